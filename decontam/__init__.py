@@ -1,0 +1,1 @@
+"""Evaluation-set index, matching and the contamination report."""

@@ -1,0 +1,1 @@
+"""One spark-submit entry point a stage, and the command line."""

@@ -1,0 +1,1 @@
+"""DAG files and the planner and runner that execute them."""

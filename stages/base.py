@@ -1,0 +1,129 @@
+"""What a stage is: one frozen, validated model that holds its whole configuration.
+
+Two kinds. A `BatchStage` is a pure function of a record batch and runs anywhere (no Spark needed); adjacent
+ones are fused into one pass over the text. A `GlobalStage` looks at the whole data set through a `Context`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import pyarrow as pa
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from gristmill.stages.errors import ConfigError, nearest
+
+if TYPE_CHECKING:
+    from gristmill.stages.artifact import Artifact
+    from gristmill.stages.context import Context, Outcome
+
+REASON = "reason"
+REASON_FIELDS = (
+    pa.field(REASON, pa.string()),
+    pa.field("reason_value", pa.float64()),
+    pa.field("reason_threshold", pa.float64()),
+)
+"""Columns that every batch stage appends: why the row is rejected (null: kept), the number that decided and
+the threshold it was held against (null where the rule is not a threshold)."""
+
+
+class Stage(BaseModel):
+    """Configuration and behaviour of one stage. Subclasses set the class variables and either method."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    name: ClassVar[str]
+    """Registered name, e.g. ``heuristics``; also the first part of the artifact's directory name."""
+    version: ClassVar[int] = 1
+    """Raised whenever the same input and configuration give another output; part of the fingerprint."""
+    summary: ClassVar[str]
+    """One line for `gristmill stages`."""
+    input_kinds: ClassVar[tuple[str, ...]] = ("documents",)
+    """Kinds of artifact it takes; the planner refuses others."""
+    output_kind: ClassVar[str] = "documents"
+
+    max_removed: float = Field(
+        default=0.995, ge=0, le=1,
+        description="guard rate: the run fails if more than this share of a source's documents is removed "
+        "here (sources of at least 1,000 documents)",
+    )
+
+    @classmethod
+    def build(cls, where: str = "", **options: Any) -> Self:
+        """Validate `options` and return the stage.
+
+        Raises:
+            ConfigError: an unknown key (with the nearest known one), a wrong type or a value out of bounds.
+        """
+        try:
+            return cls(**options)
+        except ValidationError as error:
+            raise ConfigError(describe_invalid(error, cls, where or cls.name)) from None
+
+    def reads(self) -> dict[str, pa.DataType | None]:
+        """Columns that must be there, with the type they must have (None: any)."""
+        return {"text": pa.large_string()}
+
+    def writes(self) -> tuple[pa.Field, ...]:
+        """Columns that the stage adds or replaces, without `REASON_FIELDS`."""
+        return ()
+
+    def files(self) -> tuple[Path, ...]:
+        """Model and reference files whose content enters the fingerprint."""
+        return ()
+
+
+class BatchStage(Stage):
+    """A stage that decides row by row."""
+
+    def transform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the same rows in the same order with `writes()` added or replaced, then `REASON_FIELDS`.
+
+        Every other column is passed through untouched. Deterministic, and independent of how rows are
+        grouped into batches. `text` is large_string and never null.
+        """
+        raise NotImplementedError
+
+    def edits(self) -> dict[str, str]:
+        """Ledger reason -> written int64 column holding bytes removed from that document's text.
+
+        A negative count is bytes added. Only for stages that replace `text`: for every kept row the columns
+        must sum to old length minus new length in UTF-8 bytes, and the runner checks it.
+        """
+        return {}
+
+
+class GlobalStage(Stage):
+    """A stage that needs the whole data set. Spark sees keys and numbers, never text."""
+
+    def run(self, context: Context, inputs: list[Artifact]) -> Outcome:
+        """Do the work; the engine commits what is returned."""
+        raise NotImplementedError
+
+
+def describe_invalid(error: ValidationError, model: type[BaseModel], where: str) -> str:
+    """One sentence per problem, naming the key, what was got and the nearest right key."""
+    lines = []
+    for item in error.errors():
+        key = ".".join(str(part) for part in item["loc"])
+        if item["type"] == "extra_forbidden":
+            lines.append(f"{where}.{key}: unknown key.{nearest(key, model.model_fields)}")
+        elif item["type"] == "missing":
+            lines.append(f"{where}.{key}: this key is required")
+        else:
+            lines.append(f"{where}.{key}: {item['msg']}, got {item['input']!r}")
+    return "\n".join(lines)
+
+
+def replace_columns(batch: pa.RecordBatch, columns: dict[str, pa.Array | pa.ChunkedArray]) -> pa.RecordBatch:
+    """Return `batch` with `columns` replaced in place where the name exists, appended otherwise."""
+    names = list(batch.schema.names)
+    arrays = list(batch.columns)
+    for name, array in columns.items():
+        if name in names:
+            arrays[names.index(name)] = array
+        else:
+            names.append(name)
+            arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, names=names)

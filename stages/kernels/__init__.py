@@ -1,0 +1,1 @@
+"""Compiled loops over Arrow string buffers: NumPy, Numba and pyarrow only."""

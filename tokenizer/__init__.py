@@ -1,0 +1,1 @@
+"""Distributed byte-level BPE training, encoding and the tokenizer report."""
