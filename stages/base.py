@@ -44,7 +44,9 @@ class Stage(BaseModel):
     output_kind: ClassVar[str] = "documents"
 
     max_removed: float = Field(
-        default=0.995, ge=0, le=1,
+        default=0.995,
+        ge=0,
+        le=1,
         description="guard rate: the run fails if more than this share of a source's documents is removed "
         "here (sources of at least 1,000 documents)",
     )

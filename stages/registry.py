@@ -1,5 +1,6 @@
 """Stages by name. Ours are listed here and imported on first use; others come from the entry-point group
-``gristmill.stages`` (name -> ``module:Class``)."""
+``gristmill.stages`` (name -> ``module:Class``).
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,128 @@
+"""Java and the SparkSession: found, started and configured in this one place.
+
+Everything that would make results depend on the machine is fixed here: UTC, bounded Arrow batches, no inferred
+types. Under spark-submit the cluster's own settings win.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import warnings
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gristmill.stages.errors import ConfigError
+
+MIN_JAVA = 17
+SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+    "spark.sql.execution.arrow.useLargeVarTypes": "true",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.adaptive.coalescePartitions.parallelismFirst": "false",
+    "spark.python.worker.reuse": "true",
+    "spark.task.maxFailures": "4",
+    "spark.serializer": "org.apache.spark.serializer.KryoSerializer",
+}
+LOCAL_SETTINGS = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+@cache
+def find_java() -> str:
+    """Return the home of a Java of at least version 17: JAVA_HOME, PATH, then the usual places.
+
+    Raises:
+        ConfigError: none found; says how to get one.
+    """
+    candidates = [os.environ.get("JAVA_HOME", "")]
+    on_path = shutil.which("java")
+    if on_path:
+        candidates.append(str(Path(on_path).resolve().parents[1]))
+    for pattern in (
+        "/usr/lib/jvm/*",
+        "/opt/homebrew/opt/openjdk*/libexec/openjdk.jdk/Contents/Home",
+        "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    ):
+        candidates.extend(sorted(str(p) for p in Path("/").glob(pattern[1:])))
+    for home in candidates:
+        if home and _java_version(Path(home) / "bin" / "java") >= MIN_JAVA:
+            return home
+    hint = (
+        "brew install openjdk@17" if sys.platform == "darwin" else "apt-get install openjdk-17-jre-headless"
+    )
+    raise ConfigError(f"Java {MIN_JAVA} or later is needed by Spark and was not found. Install it: {hint}")
+
+
+def _java_version(java: Path) -> int:
+    if not java.is_file():
+        return 0
+    try:
+        text = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, timeout=20, check=False
+        ).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if not match:
+        return 0
+    return int(match[2] or 0) if match[1] == "1" else int(match[1])
+
+
+def session(
+    app_name: str = "gristmill", master: str | None = None, conf: dict[str, str] | None = None
+) -> Any:
+    """Return the SparkSession, starting one if there is none.
+
+    `master` defaults to what spark-submit gave, else ``local[*]``. `conf` overrides our settings.
+
+    Raises:
+        ConfigError: no suitable Java, or pyspark is not installed.
+    """
+    try:
+        from pyspark.conf import SparkConf
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise ConfigError("pyspark is not installed; install gristmill[curate]") from None
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not submitted:
+        os.environ["JAVA_HOME"] = find_java()
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYTHONHASHSEED", "0")
+    base = SparkConf()
+    where = master or base.get("spark.master", None) or "local[*]"
+    settings = dict(SETTINGS)
+    if where.startswith("local"):
+        settings |= LOCAL_SETTINGS | {
+            "spark.driver.memory": "2g",
+            "spark.sql.shuffle.partitions": str(2 * _n_local(where)),
+        }
+    settings |= conf or {}
+    builder = SparkSession.builder.appName(app_name).master(where)
+    for key, value in settings.items():
+        if not submitted or base.get(key, None) is None:
+            builder = builder.config(key, value)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _n_local(master: str) -> int:
+    match = re.match(r"local\[(\d+|\*)", master)
+    if match is None:
+        return 1
+    return (os.cpu_count() or 1) if match[1] == "*" else int(match[1])
