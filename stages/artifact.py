@@ -138,8 +138,7 @@ class Artifact:
     def ledger(self) -> list[Entry]:
         """One entry a node, in order."""
         return [
-            Entry.from_json(e)
-            for e in json.loads(store.read_bytes(store.join(self.path, "ledger.json")))["entries"]
+            Entry.from_json(e) for e in json.loads(store.read_bytes(store.join(self.path, "ledger.json")))["entries"]
         ]
 
     @property
@@ -220,9 +219,7 @@ def read_mask(path: str, n_rows: int) -> npt.NDArray[np.bool_]:
     """Return a row mask, bool (n_rows), True where the row is still there."""
     packed = np.frombuffer(store.read_bytes(path), np.uint8)
     if len(packed) != (n_rows + 7) // 8:
-        raise RunError(
-            f"{path}: a mask of {n_rows:,} rows has {(n_rows + 7) // 8:,} bytes, got {len(packed):,}"
-        )
+        raise RunError(f"{path}: a mask of {n_rows:,} rows has {(n_rows + 7) // 8:,} bytes, got {len(packed):,}")
     return np.unpackbits(packed, count=n_rows).astype(np.bool_)
 
 

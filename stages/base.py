@@ -6,6 +6,7 @@ ones are fused into one pass over the text. A `GlobalStage` looks at the whole d
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -17,6 +18,7 @@ from gristmill.stages.errors import ConfigError, nearest
 if TYPE_CHECKING:
     from gristmill.stages.artifact import Artifact
     from gristmill.stages.context import Context, Outcome
+    from gristmill.stages.passes import Sink
 
 REASON = "reason"
 REASON_FIELDS = (
@@ -94,6 +96,28 @@ class BatchStage(Stage):
         must sum to old length minus new length in UTF-8 bytes, and the runner checks it.
         """
         return {}
+
+
+class SourceStage(Stage):
+    """A stage that brings documents in from outside."""
+
+    input_kinds: ClassVar[tuple[str, ...]] = ()
+
+    def identity(self, node: str) -> Any:
+        """Return JSON data that changes whenever the input does. Raises: ConfigError."""
+        raise NotImplementedError
+
+    def schema(self, node: str) -> pa.Schema:
+        """Return the columns of the documents, known before Spark starts. Raises: ConfigError."""
+        raise NotImplementedError
+
+    def splits(self, context: Context) -> list[Any]:
+        """Return the work of each task; a split has a `key` that identifies it."""
+        raise NotImplementedError
+
+    def read(self, node: str, schema: pa.Schema, split: Any, sink: Sink) -> Iterator[pa.RecordBatch]:
+        """Yield the documents of one split and book all of its bytes in the sink."""
+        raise NotImplementedError
 
 
 class GlobalStage(Stage):

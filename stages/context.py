@@ -78,9 +78,7 @@ class Context:
             return []
         frame = self.spark.range(0, len(items), 1, len(items))
         results: list[dict[str, Any]] = [{}] * len(items)
-        for row in frame.mapInArrow(
-            partial(_run_items, list(items), task), "item long, result string"
-        ).collect():
+        for row in frame.mapInArrow(partial(_run_items, list(items), task), "item long, result string").collect():
             results[row["item"]] = json.loads(row["result"])
         return results
 
@@ -94,9 +92,7 @@ class Context:
             done[record["split"]] = record
         return [done[split.key] for split in splits]
 
-    def map_documents(
-        self, inputs: Iterable[Artifact], columns: list[str], fn: Mapper, schema: pa.Schema
-    ) -> Any:
+    def map_documents(self, inputs: Iterable[Artifact], columns: list[str], fn: Mapper, schema: pa.Schema) -> Any:
         """Run ``fn(batches) -> batches`` once a split in Spark tasks; returns a DataFrame with `schema`.
 
         The batches carry `columns` and `row`, an int64 that is unique but depends on the file layout: results
@@ -120,9 +116,7 @@ class Context:
         parts = [(artifact.root, part) for artifact in artifacts for part in artifact.parts]
         schema = artifacts[0].schema
         task = partial(_remove_rows, parts, self.directory, self.node, schema)
-        grouped = removals.selectExpr(f"cast(shiftright(row, {ROW_BITS}) as int) as part", "*").groupBy(
-            "part"
-        )
+        grouped = removals.selectExpr(f"cast(shiftright(row, {ROW_BITS}) as int) as part", "*").groupBy("part")
         rows = grouped.applyInArrow(task, "part int, result string").collect()
         results = {row["part"]: json.loads(row["result"]) for row in rows}
         entry = Entry(self.node)
@@ -214,9 +208,7 @@ def _remove_rows(
     attempt = uuid.uuid4().hex[:12]
     table = table.sort_by("row")
     rows = table.column("row").to_numpy() & ((1 << ROW_BITS) - 1)
-    mask = (
-        read_mask(store.join(root, part.mask), part.n_rows) if part.mask else np.ones(part.n_rows, np.bool_)
-    )
+    mask = read_mask(store.join(root, part.mask), part.n_rows) if part.mask else np.ones(part.n_rows, np.bool_)
     mask[rows] = False
     with store.open_input(store.join(root, part.path)) as source:
         documents = pq.read_table(source, columns=[n for n in schema.names if n != "text"], use_threads=False)
@@ -234,9 +226,7 @@ def _remove_rows(
         [columns[f.name].cast(f.type) if f.name in columns else lost.column(f.name) for f in out_schema],
         schema=out_schema,
     )
-    writer = PartWriter(
-        store.join(directory, "rejected", f"{number:05d}-{attempt}.parquet"), out_schema, text=False
-    )
+    writer = PartWriter(store.join(directory, "rejected", f"{number:05d}-{attempt}.parquet"), out_schema, text=False)
     for batch in out.combine_chunks().to_batches():
         writer.write(batch)
     written = writer.close()

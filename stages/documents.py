@@ -86,9 +86,7 @@ def plan_splits(inputs: Iterable[Artifact], parallelism: int, max_bytes: int = 6
     return splits
 
 
-def read_split(
-    split: Split, columns: list[str] | None = None, with_row: bool = False
-) -> Iterator[pa.RecordBatch]:
+def read_split(split: Split, columns: list[str] | None = None, with_row: bool = False) -> Iterator[pa.RecordBatch]:
     """Yield one batch a row group, masked rows left out; `with_row` adds the row number as `row` int64.
 
     Raises:
@@ -98,9 +96,7 @@ def read_split(
     try:
         source = store.open_input(split.path)
     except (FileNotFoundError, OSError) as error:
-        raise RunError(
-            f"{split.path}: cannot be read ({error}); an artifact needs the ones it was made from"
-        ) from None
+        raise RunError(f"{split.path}: cannot be read ({error}); an artifact needs the ones it was made from") from None
     with source, pq.ParquetFile(source) as file:
         row = split.first_row
         for group in range(split.first, split.last):
@@ -174,8 +170,7 @@ class PartWriter:
 
     def _add(self, batch: pa.RecordBatch, n_bytes: int) -> None:
         if self._pending and (
-            self._pending_bytes + n_bytes > ROW_GROUP_BYTES
-            or self._pending_rows + batch.num_rows > ROW_GROUP_ROWS
+            self._pending_bytes + n_bytes > ROW_GROUP_BYTES or self._pending_rows + batch.num_rows > ROW_GROUP_ROWS
         ):
             self._flush()
         self._pending.append(batch)
@@ -196,9 +191,7 @@ class PartWriter:
                 compression="zstd",
                 compression_level=1,
                 use_dictionary=names,
-                write_statistics=[
-                    f.name for f in self._schema if f.name in ("id", "n_bytes", "source", "lang")
-                ],
+                write_statistics=[f.name for f in self._schema if f.name in ("id", "n_bytes", "source", "lang")],
                 store_schema=True,
             )
         table = pa.Table.from_batches(self._pending, self._schema)

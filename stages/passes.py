@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,24 +53,40 @@ REJECTED_BASE = (
 """First columns of a rejected row; every signal measured so far follows, the text does not."""
 
 
-@dataclass
 class Sink:
-    """Where a pass puts what it reads: ledger entries by node name and quarantine rows."""
+    """Where a pass books what it reads: ledger entries by node name, and quarantine rows, written as they come."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
-    quarantine_rows: list[dict[str, Any]] = field(default_factory=list)
+    def __init__(self, writer: PartWriter) -> None:
+        self.entries: dict[str, Entry] = {}
+        self._writer = writer
 
     def entry(self, node: str) -> Entry:
         """Return the ledger entry of a node."""
         return self.entries.setdefault(node, Entry(node))
 
-    def quarantine(self, node: str, reason: str, n_bytes: int, **row: Any) -> None:
-        """Count and record one bad record. Also counts it as input of `node` only if the caller does so."""
-        self.entry(node).quarantined.setdefault(reason, Count()).add(1, n_bytes)
-        prefix = bytes(row.pop("prefix", b""))[:PREFIX_BYTES]
-        self.quarantine_rows.append(
-            {"stage": node, "reason": reason, "n_bytes": n_bytes, "prefix": prefix, **row}
-        )
+    def quarantine(self, node: str, reason: str, n_bytes: int, n_docs: int = 1, **row: Any) -> None:
+        """Count and record bad input: one row, which stands for `n_docs` documents. The caller counts the input.
+
+        `row`: file, line, offset, id, detail, prefix.
+        """
+        self.entry(node).quarantined.setdefault(reason, Count()).add(n_docs, n_bytes)
+        row["prefix"] = bytes(row.get("prefix", b"")[:PREFIX_BYTES])
+        row |= {"stage": node, "reason": reason, "n_bytes": n_bytes}
+        self._writer.write(pa.RecordBatch.from_pylist([row], QUARANTINE_SCHEMA))
+
+    def quarantine_rows(self, node: str, columns: dict[str, Any]) -> None:
+        """Count and record many bad records: arrays by column name, at least `reason`, `n_bytes` and `prefix`."""
+        n_rows = len(columns["reason"])
+        arrays = [
+            columns[f.name] if f.name in columns else pa.nulls(n_rows, f.type)
+            for f in QUARANTINE_SCHEMA
+            if f.name != "stage"
+        ]
+        batch = pa.RecordBatch.from_arrays([pa.repeat(pa.scalar(node), n_rows), *arrays], schema=QUARANTINE_SCHEMA)
+        by_reason = pa.table({"reason": batch.column("reason"), "n": batch.column("n_bytes")}).group_by("reason")
+        for row in by_reason.aggregate([("n", "count"), ("n", "sum")]).to_pylist():
+            self.entry(node).quarantined.setdefault(row["reason"], Count()).add(row["n_count"], row["n_sum"])
+        self._writer.write(batch)
 
 
 Reader = Callable[[Any, Sink], Iterator[pa.RecordBatch]]
@@ -107,35 +123,28 @@ def run_split(
 ) -> dict[str, Any]:
     """Do one split and return its record. `count` is told documents and bytes as they are done."""
     attempt = uuid.uuid4().hex[:12]
-    kept = PartWriter(
-        store.join(plan.directory, "kept", f"{split.key}-{attempt}.parquet"), plan.output_schema
-    )
+    kept = PartWriter(store.join(plan.directory, "kept", f"{split.key}-{attempt}.parquet"), plan.output_schema)
     dropped_schema = rejected_schema(plan.output_schema)
     dropped = PartWriter(
         store.join(plan.directory, "rejected", f"{split.key}-{attempt}.parquet"), dropped_schema, text=False
     )
-    sink = Sink()
+    bad = PartWriter(
+        store.join(plan.directory, "quarantined", f"{split.key}-{attempt}.parquet"), QUARANTINE_SCHEMA, text=False
+    )
+    sink = Sink(bad)
     for node, _ in plan.steps:
         sink.entry(node)
     for batch in plan.reader(split, sink):
         n_docs, n_bytes = batch.num_rows, int(pc.sum(batch.column("n_bytes")).as_py() or 0)
+        left = batch
         for node, stage in plan.steps:
-            batch = _step(node, stage, batch, sink, dropped, dropped_schema)
-        kept.write(batch.select(plan.output_schema.names))
+            left = _step(node, stage, left, sink, dropped, dropped_schema)
+        kept.write(left.select(plan.output_schema.names))
         count(n_docs, n_bytes)
-    bad = PartWriter(
-        store.join(plan.directory, "quarantined", f"{split.key}-{attempt}.parquet"),
-        QUARANTINE_SCHEMA,
-        text=False,
-    )
-    if sink.quarantine_rows:
-        bad.write(pa.RecordBatch.from_pylist(sink.quarantine_rows, QUARANTINE_SCHEMA))
     record: dict[str, Any] = {"split": split.key, "entries": [e.to_json() for e in sink.entries.values()]}
     for name, writer in (("kept", kept), ("rejected", dropped), ("quarantined", bad)):
         done = writer.close()
-        record[name] = (
-            None if done is None else [done[0].model_dump(mode="json"), done[1].model_dump(mode="json")]
-        )
+        record[name] = None if done is None else [done[0].model_dump(mode="json"), done[1].model_dump(mode="json")]
     store.write_bytes(store.join(plan.directory, "_tasks", f"{split.key}.json"), json.dumps(record).encode())
     return record
 
@@ -197,9 +206,7 @@ def _step(
 
 def _count_sources(entry: Entry, sources: pa.Array, column: int) -> None:
     for item in sources.value_counts().to_pylist():
-        entry.count_source(
-            item["values"] or "", *((item["counts"], 0) if column == 0 else (0, item["counts"]))
-        )
+        entry.count_source(item["values"] or "", *((item["counts"], 0) if column == 0 else (0, item["counts"])))
 
 
 def _transform(
