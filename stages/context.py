@@ -20,10 +20,19 @@ import pyarrow.parquet as pq
 
 from gristmill.stages import store
 from gristmill.stages.artifact import Artifact, FileEntry, Part, read_mask, write_mask
-from gristmill.stages.documents import ROW_BITS, PartWriter, Split, plan_splits, read_split
+from gristmill.stages.documents import (
+    ROW_BITS,
+    PartWriter,
+    Split,
+    conform,
+    one_batch,
+    plan_splits,
+    read_split,
+    union_schema,
+)
 from gristmill.stages.ledger import Count, Entry
 from gristmill.stages.passes import PassPlan, rejected_schema, run_split
-from gristmill.stages.progress import Counters
+from gristmill.stages.progress import Counters, Sweep
 
 Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
@@ -87,8 +96,7 @@ class Context:
         done = _finished(plan.directory)
         todo = [split for split in splits if split.key not in done]
         self.counters.skip(len(splits) - len(todo))
-        docs, n_bytes = self.counters.accumulators(self.spark)
-        for record in self.run_tasks(todo, partial(_run_split, plan, docs, n_bytes)):
+        for record in self.run_tasks(todo, partial(_run_split, plan, self.counters.sweep(self.spark))):
             done[record["split"]] = record
         return [done[split.key] for split in splits]
 
@@ -100,10 +108,11 @@ class Context:
         """
         from pyspark.sql.pandas.types import from_arrow_schema
 
+        inputs = list(inputs)
         splits = plan_splits(inputs, self.parallelism)
-        docs, n_bytes = self.counters.accumulators(self.spark)
         frame = self.spark.range(0, len(splits), 1, max(1, len(splits)))
-        task = partial(_map_splits, splits, columns, fn, schema, docs, n_bytes)
+        wanted = union_schema(inputs, columns)
+        task = partial(_map_splits, splits, wanted, fn, schema, self.counters.sweep(self.spark))
         return frame.mapInArrow(task, from_arrow_schema(schema))
 
     def remove(self, inputs: Iterable[Artifact], removals: Any) -> Outcome:
@@ -114,7 +123,7 @@ class Context:
         """
         artifacts = list(inputs)
         parts = [(artifact.root, part) for artifact in artifacts for part in artifact.parts]
-        schema = artifacts[0].schema
+        schema = union_schema(artifacts)
         task = partial(_remove_rows, parts, self.directory, self.node, schema)
         grouped = removals.selectExpr(f"cast(shiftright(row, {ROW_BITS}) as int) as part", "*").groupBy("part")
         rows = grouped.applyInArrow(task, "part int, result string").collect()
@@ -167,36 +176,31 @@ def _run_items(
             yield pa.RecordBatch.from_pydict({"item": [number], "result": [result]})
 
 
-def _run_split(plan: PassPlan, docs: Any, n_bytes: Any, split: Any) -> dict[str, Any]:
-    def count(n_docs: int, size: int) -> None:
-        docs.add(n_docs)
-        n_bytes.add(size)
-
-    return run_split(plan, split, count)
+def _run_split(plan: PassPlan, sweep: Sweep, split: Any) -> dict[str, Any]:
+    return run_split(plan, split, sweep.add)
 
 
 def _map_splits(
     splits: list[Split],
-    columns: list[str],
+    columns: pa.Schema,
     fn: Mapper,
     schema: pa.Schema,
-    docs: Any,
-    n_bytes: Any,
+    sweep: Sweep,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
             split = splits[number]
-            for out in fn(_counted(read_split(split, columns, with_row=True), docs)):
+            for out in fn(_counted(read_split(split, columns, with_row=True), sweep)):
                 yield out.cast(schema) if out.schema != schema else out
-            n_bytes.add(split.n_bytes)
+            sweep.add(0, split.n_bytes, 0)
 
 
-def _counted(batches: Iterator[pa.RecordBatch], docs: Any) -> Iterator[pa.RecordBatch]:
+def _counted(batches: Iterator[pa.RecordBatch], sweep: Sweep) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if batch.num_rows:
             yield batch
-            docs.add(batch.num_rows)
+            sweep.add(batch.num_rows, 0, 0)
 
 
 def _remove_rows(
@@ -211,8 +215,10 @@ def _remove_rows(
     mask = read_mask(store.join(root, part.mask), part.n_rows) if part.mask else np.ones(part.n_rows, np.bool_)
     mask[rows] = False
     with store.open_input(store.join(root, part.path)) as source:
-        documents = pq.read_table(source, columns=[n for n in schema.names if n != "text"], use_threads=False)
-    lost = documents.take(pa.array(rows))
+        file = pq.ParquetFile(source)
+        have = [n for n in file.schema_arrow.names if n != "text"]
+        documents = file.read(columns=have, use_threads=False)
+    lost = conform(one_batch(documents.take(pa.array(rows))), pa.schema([f for f in schema if f.name != "text"]))
     left = documents.select(["source", "n_bytes"]).filter(pa.array(mask))
     columns = {
         "stage": pa.array([node] * lost.num_rows, pa.string()),

@@ -86,8 +86,10 @@ def plan_splits(inputs: Iterable[Artifact], parallelism: int, max_bytes: int = 6
     return splits
 
 
-def read_split(split: Split, columns: list[str] | None = None, with_row: bool = False) -> Iterator[pa.RecordBatch]:
-    """Yield one batch a row group, masked rows left out; `with_row` adds the row number as `row` int64.
+def read_split(split: Split, schema: pa.Schema, with_row: bool = False) -> Iterator[pa.RecordBatch]:
+    """Yield one batch a row group with the columns of `schema` (nulls where the file lacks one), removed rows left out.
+
+    `with_row` adds the row number as `row` int64.
 
     Raises:
         RunError: the file is gone or not what the manifest says.
@@ -100,17 +102,44 @@ def read_split(split: Split, columns: list[str] | None = None, with_row: bool = 
     with source, pq.ParquetFile(source) as file:
         row = split.first_row
         for group in range(split.first, split.last):
-            table = file.read_row_group(group, columns=columns, use_threads=False)
+            batch = one_batch(file.read_row_group(group, columns=schema.names, use_threads=False))
             n_rows = file.metadata.row_group(group).num_rows
+            batch = conform(batch, schema, n_rows)
             if with_row:
-                numbers = pa.array(np.arange(row, row + n_rows, dtype=np.int64) | (split.part << ROW_BITS))
-                table = table.append_column("row", numbers)
-            if mask is not None:
-                keep = mask[row : row + n_rows]
-                if not keep.all():
-                    table = table.filter(pa.array(keep))
+                numbers = np.arange(row, row + n_rows, dtype=np.int64) | (split.part << ROW_BITS)
+                batch = pa.RecordBatch.from_arrays([*batch.columns, pa.array(numbers)], [*schema.names, "row"])
+            if mask is not None and not (keep := mask[row : row + n_rows]).all():
+                batch = batch.filter(pa.array(keep))
             row += n_rows
-            yield one_batch(table)
+            yield batch
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema, n_rows: int | None = None) -> pa.RecordBatch:
+    """Bring a batch to `schema`: order the columns, fill the missing ones with nulls."""
+    n_rows = batch.num_rows if n_rows is None else n_rows
+    arrays = []
+    for wanted in schema:
+        at = batch.schema.get_field_index(wanted.name)
+        arrays.append(pa.nulls(n_rows, wanted.type) if at < 0 else batch.column(at))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def union_schema(artifacts: Iterable[Artifact], columns: Iterable[str] | None = None) -> pa.Schema:
+    """Return the columns that the artifacts have together, or those of them that are named, in that order.
+
+    Raises:
+        RunError: no artifact has a named column.
+    """
+    fields: dict[str, pa.Field] = {}
+    for artifact in artifacts:
+        for f in artifact.schema:
+            fields.setdefault(f.name, f)
+    if columns is None:
+        return pa.schema(list(fields.values()))
+    missing = [c for c in columns if c not in fields]
+    if missing:
+        raise RunError(f"the documents have no column {missing[0]!r}; they have {', '.join(fields)}")
+    return pa.schema([fields[c] for c in columns])
 
 
 def one_batch(table: pa.Table) -> pa.RecordBatch:

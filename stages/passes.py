@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from gristmill.stages import store
 from gristmill.stages.base import REASON, REASON_FIELDS, BatchStage, replace_columns
-from gristmill.stages.documents import PartWriter
+from gristmill.stages.documents import PartWriter, conform
 from gristmill.stages.errors import GristmillError, RunError
 from gristmill.stages.kernels.views import n_bytes as text_n_bytes
 from gristmill.stages.ledger import Count, Entry
@@ -119,9 +119,9 @@ def rejected_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def run_split(
-    plan: PassPlan, split: Any, count: Callable[[int, int], None] = lambda docs, n_bytes: None
+    plan: PassPlan, split: Any, count: Callable[[int, int, int], None] = lambda docs, n_bytes, n_kept: None
 ) -> dict[str, Any]:
-    """Do one split and return its record. `count` is told documents and bytes as they are done."""
+    """Do one split and return its record. `count` is told documents, bytes and documents kept as they are done."""
     attempt = uuid.uuid4().hex[:12]
     kept = PartWriter(store.join(plan.directory, "kept", f"{split.key}-{attempt}.parquet"), plan.output_schema)
     dropped_schema = rejected_schema(plan.output_schema)
@@ -140,7 +140,7 @@ def run_split(
         for node, stage in plan.steps:
             left = _step(node, stage, left, sink, dropped, dropped_schema)
         kept.write(left.select(plan.output_schema.names))
-        count(n_docs, n_bytes)
+        count(n_docs, n_bytes, left.num_rows)
     record: dict[str, Any] = {"split": split.key, "entries": [e.to_json() for e in sink.entries.values()]}
     for name, writer in (("kept", kept), ("rejected", dropped), ("quarantined", bad)):
         done = writer.close()
@@ -191,7 +191,7 @@ def _step(
         by_reason = pa.table({"reason": lost.column(REASON), "n": pa.array(lost_bytes)}).group_by("reason")
         for row in by_reason.aggregate([("n", "count"), ("n", "sum")]).to_pylist():
             entry.rejected.setdefault(row["reason"], Count()).add(row["n_count"], row["n_sum"])
-        dropped.write(_conform(lost, dropped_schema))
+        dropped.write(conform(lost, dropped_schema))
         out = out.filter(pa.array(keep))
         old_bytes, new_bytes = old_bytes[keep], new_bytes[keep]
     for reason, column in stage.edits().items():
@@ -279,12 +279,3 @@ def _checked(node: str, stage: BatchStage, batch: pa.RecordBatch) -> pa.RecordBa
 def _append_nulls(batch: pa.RecordBatch, stage: BatchStage) -> pa.RecordBatch:
     schema = output_schema(batch.schema, stage)
     return pa.RecordBatch.from_arrays([pa.array([], f.type) for f in schema], schema=schema)
-
-
-def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Bring a batch to `schema`: order the columns, fill the missing ones with nulls."""
-    arrays = []
-    for wanted in schema:
-        at = batch.schema.get_field_index(wanted.name)
-        arrays.append(pa.nulls(batch.num_rows, wanted.type) if at < 0 else batch.column(at))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)

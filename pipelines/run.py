@@ -1,0 +1,139 @@
+"""Running a plan: each unit that is not up to date becomes a committed artifact, in order."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from gristmill.pipelines.commit import commit, from_records
+from gristmill.pipelines.plan import Plan, Unit
+from gristmill.stages import runtime, store
+from gristmill.stages.artifact import Artifact
+from gristmill.stages.base import BatchStage, GlobalStage, SourceStage
+from gristmill.stages.context import Context
+from gristmill.stages.documents import Split, plan_splits, read_split
+from gristmill.stages.passes import PassPlan, Sink
+from gristmill.stages.progress import Counters
+
+
+class Reporter(Protocol):
+    """Is told what happens, for people to see."""
+
+    def begin(self, unit: Unit, counters: Counters) -> None:
+        """A unit starts; `counters` move while it runs."""
+
+    def end(self, unit: Unit, artifact: Artifact, seconds: float, fresh: bool) -> None:
+        """A unit's artifact is there; `fresh` is False if it was already."""
+
+
+@dataclass
+class Done:
+    """A unit's artifact and how it came about."""
+
+    unit: Unit
+    artifact: Artifact
+    seconds: float
+    fresh: bool
+
+
+@dataclass
+class Result:
+    """What a run leaves, in order."""
+
+    units: list[Done] = field(default_factory=list)
+
+    @property
+    def n_fresh(self) -> int:
+        """Units that had work to do."""
+        return sum(done.fresh for done in self.units)
+
+
+def run(plan: Plan, reporter: Reporter, only: str | None = None, master: str | None = None) -> Result:
+    """Make every artifact of a plan that is not there yet; with `only`, just the unit of that node.
+
+    Raises:
+        RunError: a stage failed, the ledger does not balance, a guard rate was exceeded.
+        ConfigError: `only` needs an artifact that another job must make first.
+    """
+    from gristmill.stages.errors import ConfigError
+
+    result = Result()
+    made: dict[str, Artifact] = {}
+    wanted = plan.unit_of(only) if only else None
+    spark: Any = None
+    for unit in plan.units:
+        artifact = plan.done(unit)
+        if artifact is None and wanted is not None and unit != wanted:
+            if unit.name in wanted.inputs:
+                raise ConfigError(f"{only}: its input {unit.name} is not there yet; run the job of {unit.name} first")
+            continue
+        fresh = artifact is None
+        started = time.monotonic()
+        if artifact is None:
+            if spark is None:
+                spark = runtime.session(f"gristmill {plan.pipeline.name}", master, plan.pipeline.spark)
+            counters = Counters(unit.name)
+            reporter.begin(unit, counters)
+            artifact = execute(plan, unit, [made[i] for i in unit.inputs], spark, counters)
+        made[unit.name] = artifact
+        if wanted is None or unit == wanted:
+            seconds = time.monotonic() - started
+            reporter.end(unit, artifact, seconds, fresh)
+            result.units.append(Done(unit, artifact, seconds, fresh))
+        if unit == wanted:
+            break
+    return result
+
+
+def execute(plan: Plan, unit: Unit, inputs: list[Artifact], spark: Any, counters: Counters) -> Artifact:
+    """Make and commit one unit's artifact."""
+    context = Context(
+        spark=spark,
+        root=plan.root,
+        directory=store.join(plan.root, unit.directory),
+        node=unit.name,
+        seed=plan.pipeline.seed,
+        parallelism=spark.sparkContext.defaultParallelism,
+        counters=counters,
+    )
+    counters.total_docs = sum(a.n_docs for a in inputs)
+    counters.total_bytes = sum(a.n_bytes for a in inputs)
+    started, clock = datetime.now(UTC), time.monotonic()
+    last = unit.nodes[-1].stage
+    if isinstance(last, GlobalStage):
+        outcome = last.run(context, inputs)
+    else:
+        splits, pass_plan = _pass(unit, context, inputs)
+        records = context.run_pass(pass_plan, splits)
+        names = [node.name for node in unit.nodes]
+        outcome = from_records(records, names, unit.output_schema)
+    run = {
+        "started": started.isoformat(timespec="seconds"),
+        "seconds": round(time.monotonic() - clock, 3),
+        "spark": spark.version,
+        "parallelism": context.parallelism,
+    }
+    return commit(unit, context, outcome, inputs, run)
+
+
+def _pass(unit: Unit, context: Context, inputs: list[Artifact]) -> tuple[list[Any], PassPlan]:
+    first = unit.nodes[0].stage
+    if isinstance(first, SourceStage):
+        schema = unit.output_schema
+        reader = partial(first.read, unit.name, schema)
+        return first.splits(context), PassPlan(context.directory, reader, (), schema, schema)
+    steps = tuple((node.name, node.stage) for node in unit.nodes if isinstance(node.stage, BatchStage))
+    reader = partial(read_documents, unit.input_schema)
+    plan = PassPlan(context.directory, reader, steps, unit.input_schema, unit.output_schema)
+    return list(plan_splits(inputs, context.parallelism)), plan
+
+
+def read_documents(schema: pa.Schema, split: Split, sink: Sink) -> Iterator[pa.RecordBatch]:
+    """Yield the documents of a split of an earlier artifact."""
+    return read_split(split, schema)
