@@ -198,9 +198,7 @@ def read_json(path: Path, magic: str) -> tuple[dict[str, Any], bytes]:
     try:
         value = json.loads(raw)
     except ValueError as error:
-        raise ShardCorruptError(
-            problem(f"not valid JSON ({error})", where=path, then="copy the file again")
-        ) from None
+        raise ShardCorruptError(problem(f"not valid JSON ({error})", where=path, then="copy the file again")) from None
     if not isinstance(value, dict) or value.get("magic") != magic:
         got = value.get("magic") if isinstance(value, dict) else type(value).__name__
         raise ShardFormatError(problem("wrong magic", where=path, expected=repr(magic), got=repr(got)))

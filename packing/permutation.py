@@ -57,9 +57,7 @@ class Permutation:
             ArgumentError: n outside [1, 2**62].
         """
         if not 1 <= n <= 2**62:
-            raise ArgumentError(
-                problem("impossible size", where="Permutation", expected="1 to 2**62", got=n)
-            )
+            raise ArgumentError(problem("impossible size", where="Permutation", expected="1 to 2**62", got=n))
         self.n = n
         a = math.isqrt(n - 1) + 1
         self._a = np.uint64(a)
@@ -71,7 +69,7 @@ class Permutation:
         return self._walk(index, self._forward)
 
     def inverse(self, place: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Map places back to indices: inverse(self(x)) == x."""
+        """Map places back to indices; undoes a call."""
         return self._walk(place, self._backward)
 
     def _walk(self, values: npt.ArrayLike, once: Any) -> npt.NDArray[np.int64]:
@@ -92,7 +90,8 @@ class Permutation:
             again = once(y[out])
             y[out] = again
             out = out[again >= n]
-        return y.astype(np.int64).reshape(np.shape(values))
+        result: npt.NDArray[np.int64] = y.astype(np.int64).reshape(np.shape(values))
+        return result
 
     def _forward(self, x: U64) -> U64:
         left = x // self._b

@@ -106,9 +106,7 @@ class Shard:
         if digest(self._sums.tobytes()) != manifest["files"]["bin"]["blocks_digest"]:
             raise ShardCorruptError(problem("block checksums are damaged", where=path, then="copy it again"))
         self._seen = np.zeros(len(self._sums), np.bool_)
-        self.table = Table(
-            directory / f"{self.name}.provenance", int(manifest["files"]["provenance"]["n_bytes"])
-        )
+        self.table = Table(directory / f"{self.name}.provenance", int(manifest["files"]["provenance"]["n_bytes"]))
         self.first_token: npt.NDArray[np.int64] = self.table.array("first_token", verify=verify != "never")
         if len(self.first_token) != self.n_documents + 1 or int(self.first_token[-1]) != self.n_tokens:
             raise ShardCorruptError(
@@ -138,17 +136,16 @@ class Shard:
         itemsize = self.dtype.itemsize
         offset = first * itemsize
         try:
-            done = os.preadv(self._fd, [out], offset)
+            done = os.preadv(self._fd, [out.data], offset)
         except OSError:
             done = -1
         if done != out.nbytes:
-            self._read_slowly(memoryview(out).cast("B"), offset)
+            self._read_slowly(out.data.cast("B"), offset)
         if self.verify_mode != "never":
             low = offset // self.block_bytes
             high = (offset + out.nbytes - 1) // self.block_bytes
-            if self.verify_mode == "always" or not (self._seen[low] and self._seen[high]):
-                self.verify_blocks(low, high + 1)
-            elif high - low > 1 and not self._seen[low:high].all():
+            known = self._seen[low] and self._seen[high] and (high - low < 2 or self._seen[low:high].all())
+            if not known or self.verify_mode == "always":
                 self.verify_blocks(low, high + 1)
 
     def read(self, first: int, n_tokens: int) -> npt.NDArray[Any]:
@@ -202,9 +199,7 @@ class Shard:
         _, lengths, _, bounds = read_index(self.directory / f"{self.name}.idx")
         ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])[bounds]
         if not np.array_equal(ends, self.first_token):
-            raise ShardCorruptError(
-                problem("index and provenance disagree on document bounds", where=self.table.path)
-            )
+            raise ShardCorruptError(problem("index and provenance disagree on document bounds", where=self.table.path))
 
     def document(self, number: int) -> npt.NDArray[Any]:
         """Return the tokens of one document, EOS included where it was appended."""
@@ -214,7 +209,7 @@ class Shard:
     def provenance(self, number: int) -> Provenance:
         """Return where document `number` of this shard comes from."""
         first, last = int(self.first_token[number]), int(self.first_token[number + 1])
-        source = self.table.string("source_name", int(self.table.array("source")[number]))
+        source = self.table.string("sources", int(self.table.array("source")[number]))
         return Provenance(
             self.table.string("id", number),
             source,
@@ -231,9 +226,7 @@ class Shard:
             try:
                 got = path.stat().st_size
             except FileNotFoundError:
-                raise ShardMissingError(
-                    problem("file is missing", where=path, then="copy the shard again")
-                ) from None
+                raise ShardMissingError(problem("file is missing", where=path, then="copy the shard again")) from None
             if got != facts["n_bytes"]:
                 raise ShardCorruptError(
                     problem(

@@ -1,6 +1,6 @@
-"""Section tables: a little-endian columnar file that NumPy and the standard library read by themselves.
+r"""Section tables: a little-endian columnar file that NumPy and the standard library read by themselves.
 
-Layout: 8 bytes magic ``GMTABLE\\0`` · u32 version · u32 sections · u64 rows · then one 48-byte entry a section
+Layout: 8 bytes magic ``GMTABLE\0`` · u32 version · u32 sections · u64 rows · then one 48-byte entry a section
 (16 bytes name, 8 bytes NumPy dtype, u64 offset, u64 items, u32 CRC-32, u32 zero) · sections, each at a
 multiple of 64 bytes. A column of strings is two sections, `NAME_ends` (i64, cumulative, without the leading
 0) and `NAME_bytes` (u8). Unknown sections are ignored by readers. The file is mapped, never loaded.
@@ -25,6 +25,7 @@ from gristmill.packing.format import FORMAT_VERSION, TABLE_MAGIC, crc32
 HEAD = struct.Struct("<8sIIQ")
 ENTRY = struct.Struct("<16s8sQQII")
 ALIGNMENT = 64
+NAME_BYTES = 16
 
 
 class Strings:
@@ -64,6 +65,8 @@ def write_table(stream: BinaryIO, n_rows: int, sections: Mapping[str, npt.NDArra
     head = [HEAD.pack(TABLE_MAGIC, FORMAT_VERSION, len(arrays), n_rows)]
     starts = []
     for name, array in arrays.items():
+        if len(name.encode()) > NAME_BYTES:
+            raise ValueError(f"section name {name!r} is longer than {NAME_BYTES} bytes")
         offset = -(-offset // ALIGNMENT) * ALIGNMENT
         starts.append(offset)
         kind = array.dtype.newbyteorder("<").str.encode()
@@ -76,8 +79,8 @@ def write_table(stream: BinaryIO, n_rows: int, sections: Mapping[str, npt.NDArra
     for start, array in zip(starts, arrays.values(), strict=True):
         padding = bytes(start - at)
         stream.write(padding)
-        stream.write(array)  # type: ignore[arg-type]
-        total = zlib.crc32(array, zlib.crc32(padding, total))
+        stream.write(array.data)
+        total = zlib.crc32(array.data, zlib.crc32(padding, total))
         at = start + array.nbytes
     return total & 0xFFFFFFFF
 

@@ -66,9 +66,7 @@ class TokenSpec:
             )
         if self.eos_policy not in ("append", "none"):
             raise ArgumentError(
-                problem(
-                    "unknown eos_policy", where="TokenSpec", expected="'append' or 'none'", got=self.eos_policy
-                )
+                problem("unknown eos_policy", where="TokenSpec", expected="'append' or 'none'", got=self.eos_policy)
             )
 
     @property
@@ -244,11 +242,11 @@ class ShardWriter:
 
     def _write(self, tokens: npt.NDArray[Any]) -> None:
         raw = tokens.view(np.uint8)
-        self._stream.write(raw)  # type: ignore[arg-type]
+        self._stream.write(raw.data)
         at = 0
         while at < raw.size:
             step = min(self._block_bytes - self._block_fill, raw.size - at)
-            self._block_crc = zlib.crc32(raw[at : at + step], self._block_crc)
+            self._block_crc = zlib.crc32(raw[at : at + step].data, self._block_crc)
             self._block_fill += step
             at += step
             if self._block_fill == self._block_bytes:
@@ -265,7 +263,7 @@ class ShardWriter:
         starts = np.zeros(lengths.size + 1, np.int64)
         np.cumsum(lengths, out=starts[1:])
         sections: dict[str, npt.NDArray[Any]] = {"first_token": starts}
-        for name, columns in (("id", self._ids), ("url", self._urls), ("source_name", None)):
+        for name, columns in (("id", self._ids), ("url", self._urls), ("sources", None)):
             column = Strings.of(list(self._sources)) if columns is None else concatenate(columns)
             ends, data = column.compact()
             sections[f"{name}_ends"], sections[f"{name}_bytes"] = ends, data

@@ -1,0 +1,186 @@
+"""A run's plan: sources, layouts and order, bound to a hash that saved states are held against."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.packing.errors import ArgumentError, ShardFormatError, problem
+from gristmill.packing.format import canonical_json, digest
+from gristmill.packing.layout import ConcatLayout, Layout, Rows
+from gristmill.packing.order import Order, Shuffle
+from gristmill.packing.reader import ShardSet, open_shards
+
+Ints = npt.NDArray[np.int64]
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+PACKINGS = ("concat", "best_fit", "document")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One named part of the mixture and how it is cut into items."""
+
+    name: str
+    layout: Layout
+
+    @property
+    def shards(self) -> ShardSet:
+        """Where the tokens are."""
+        return self.layout.shards
+
+
+@dataclass
+class Resolved:
+    """Rows of consecutive deliveries, in order: what to read for each, grouped by source."""
+
+    sample: Ints
+    source: Ints
+    epoch: Ints
+    item: Ints
+    group: Ints
+    within: Ints
+    groups: dict[int, Rows]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that decides which tokens sample t holds."""
+
+    sources: tuple[Source, ...]
+    sequence_length: int
+    order: Order
+    pack: str
+    declared: tuple[tuple[int, Mapping[str, float]], ...] = ()
+    """The weights and curriculum that the loader was made with, before changes in mid-run."""
+
+    @cached_property
+    def facts(self) -> dict[str, Any]:
+        """What the plan hash is taken of; goes into saved states so that a mismatch can be named."""
+        first = self.sources[0].shards
+        return {
+            "pack": self.pack,
+            "sequence_length": self.sequence_length,
+            "seed": self.order.seed,
+            "shuffle": self.order.shuffle.facts(),
+            "tokenizer": first.tokenizer,
+            "sources": {s.name: s.shards.identity for s in self.sources},
+            "layouts": [s.layout.facts() for s in self.sources],
+            "weights": [[start, dict(weights)] for start, weights in self.declared],
+            "epochs": list(self.order.caps),
+        }
+
+    @cached_property
+    def hash(self) -> str:
+        """BLAKE2b-128 of `facts`."""
+        return digest(canonical_json(self.facts))
+
+    def with_changes(self, changes: tuple[tuple[int, Mapping[str, float]], ...]) -> Plan:
+        """Return the plan with another list of weight changes."""
+        old = self.order
+        order = Order(old.names, old.n_items, old.seed, old.shuffle, old.caps, changes)
+        return Plan(self.sources, self.sequence_length, order, self.pack, self.declared)
+
+    def resolve(self, samples: Ints) -> Resolved:
+        """Describe samples (int64; -1 stands for a blank row beyond the end)."""
+        real = samples >= 0
+        source = np.full(len(samples), -1, np.int64)
+        epoch = np.zeros(len(samples), np.int64)
+        item = np.full(len(samples), -1, np.int64)
+        if real.any():
+            source[real], epoch[real], item[real] = self.order.locate(samples[real])
+        within = np.zeros(len(samples), np.int64)
+        groups: dict[int, Rows] = {}
+        for i in np.unique(source[real]):
+            mine = np.flatnonzero(source == i)
+            within[mine] = np.arange(len(mine))
+            groups[int(i)] = self.sources[i].layout.rows(item[mine])
+        return Resolved(samples, source, epoch, item, source, within, groups)
+
+
+def named_sources(sources: Paths | Mapping[str, Paths]) -> dict[str, Paths]:
+    """Give every source a name: the mapping's keys, or "all" where one path or one list was given."""
+    if isinstance(sources, Mapping):
+        if not sources:
+            raise ArgumentError(problem("no sources", where="Loader", expected="at least one", got=0))
+        return dict(sources)
+    return {"all": sources}
+
+
+def make_plan(
+    sources: Paths | Mapping[str, Paths],
+    *,
+    sequence_length: int,
+    seed: int = 0,
+    weights: Mapping[str, float] | None = None,
+    epochs: float | Mapping[str, float] | None = None,
+    pack: str = "concat",
+    shuffle: Shuffle | str = "full",
+    changes: Sequence[tuple[int, Mapping[str, float]]] = (),
+    verify: str = "first",
+    retries: int = 4,
+) -> Plan:
+    """Open the sources and lay out the run; reads `shards.json` files and nothing else for "concat".
+
+    Raises:
+        ArgumentError: impossible arguments. ShardFormatError: sources with different tokenizers.
+    """
+    if sequence_length < 1:
+        raise ArgumentError(
+            problem("impossible length", where="sequence_length", expected="at least 1", got=sequence_length)
+        )
+    if pack not in PACKINGS:
+        raise ArgumentError(problem("unknown packing", where="pack", expected=PACKINGS, got=pack))
+    named = named_sources(sources)
+    opened = {name: open_shards(paths, verify=verify, retries=retries) for name, paths in named.items()}
+    first_name, first = next(iter(opened.items()))
+    for name, shards in opened.items():
+        mine, other = (shards.tokenizer, shards.dtype, shards.eos_id), (first.tokenizer, first.dtype, first.eos_id)
+        if mine != other:
+            raise ShardFormatError(
+                problem(
+                    f"source {name!r} was encoded differently from {first_name!r}",
+                    where="Loader",
+                    expected=other,
+                    got=mine,
+                    then="encode all sources with one tokenizer",
+                )
+            )
+    laid = tuple(Source(name, make_layout(shards, sequence_length, pack, seed)) for name, shards in opened.items())
+    names = tuple(named)
+    all_changes = ((0, dict(weights)), *changes) if weights is not None else ()
+    if changes and weights is None:
+        raise ArgumentError(
+            problem("a curriculum needs weights to begin with", where="Loader", expected="weights={..}", got=None)
+        )
+    default = None if isinstance(epochs, Mapping) or epochs is not None or weights is not None else 1.0
+    if isinstance(epochs, Mapping):
+        if weights is None:
+            raise ArgumentError(
+                problem("epoch caps by source need weights", where="epochs", expected="weights={..}", got=None)
+            )
+        caps = tuple(epochs.get(name) for name in names)
+    else:
+        caps = tuple((default if epochs is None else epochs) for _ in names)
+    caps = tuple(None if cap is None or cap == float("inf") else float(cap) for cap in caps)
+    if any(cap is not None and cap <= 0 for cap in caps):
+        raise ArgumentError(problem("epochs must be positive", where="epochs", expected="> 0", got=epochs))
+    order = Order(
+        names,
+        tuple(source.layout.n_items for source in laid),
+        seed,
+        Shuffle(shuffle) if isinstance(shuffle, str) else shuffle,
+        caps,
+        all_changes,
+    )
+    return Plan(laid, sequence_length, order, pack, all_changes)
+
+
+def make_layout(shards: ShardSet, sequence_length: int, pack: str, seed: int) -> Layout:
+    """Return the layout called `pack`."""
+    return ConcatLayout(shards, sequence_length)

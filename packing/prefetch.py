@@ -1,0 +1,139 @@
+"""Prepares batches ahead of the consumer in threads; order and content do not depend on their number."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gristmill.packing.errors import PackingError, StarvedError, problem
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """What a worker was doing when asked: step, stage of the work and for how long, in seconds."""
+
+    step: int
+    stage: str
+    seconds: float
+
+
+class Prefetcher:
+    """Runs `make(step)` for step = first, first + 1, .. in `threads` threads, at most `depth` ahead.
+
+    An exception of `make` that is not a `PackingError` is tried again `tries` times, then handed to the
+    consumer in its turn: every earlier batch still arrives.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[int], Any],
+        first: int,
+        last: int | None,
+        *,
+        depth: int,
+        threads: int,
+        tries: int = 3,
+        stage_of: Callable[[int], str] | None = None,
+    ) -> None:
+        """Start the threads; `last` is one past the final step, None for endless."""
+        self._make = make
+        self._next_to_make = first
+        self._next_to_take = first
+        self._last = last
+        self._depth = depth
+        self._tries = tries
+        self._stage_of = stage_of or (lambda step: "filling")
+        self._done: dict[int, tuple[Any, BaseException | None]] = {}
+        self._working: dict[int, float] = {}
+        self._stop = False
+        self._changed = threading.Condition()
+        self.restarts = 0
+        self._threads = [
+            threading.Thread(target=self._work, name=f"gristmill-prefetch-{i}", daemon=True) for i in range(threads)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def ready(self) -> int:
+        """Batches that are finished and wait for the consumer."""
+        return len(self._done)
+
+    def take(self, timeout: float | None = None) -> Any:
+        """Return the next batch in order.
+
+        Raises:
+            StarvedError: it did not arrive within `timeout` seconds; says which step is stuck where.
+            Exception: whatever the worker could not get past.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        step = self._next_to_take
+        with self._changed:
+            while step not in self._done:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise StarvedError(self._starvation(step, timeout or 0.0))
+                self._changed.wait(left)
+            batch, error = self._done.pop(step)
+            self._next_to_take += 1
+            self._changed.notify_all()
+        if error is not None:
+            raise error
+        return batch
+
+    def close(self) -> None:
+        """Stop the threads and wait for them."""
+        with self._changed:
+            self._stop = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout=30)
+
+    def waiting(self) -> list[Waiting]:
+        """Return what the workers are busy with."""
+        now = time.monotonic()
+        return [Waiting(step, self._stage_of(step), now - since) for step, since in sorted(self._working.items())]
+
+    def _starvation(self, step: int, timeout: float) -> str:
+        busy = [f"step {w.step:,} {w.stage} for {w.seconds:.1f} s" for w in self.waiting()]
+        return problem(
+            f"no batch within {timeout:g} s",
+            where=f"loader at step {step:,}",
+            expected="a batch",
+            got="; ".join(busy) or "no worker is running",
+            then="look at the named shard's disk or mount, or raise timeout",
+        )
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                while not self._stop and (
+                    self._next_to_make - self._next_to_take >= self._depth and self._next_to_make != self._next_to_take
+                ):
+                    self._changed.wait()
+                if self._stop or (self._last is not None and self._next_to_make >= self._last):
+                    return
+                step = self._next_to_make
+                self._next_to_make += 1
+                self._working[step] = time.monotonic()
+            result = self._attempt(step)
+            with self._changed:
+                del self._working[step]
+                self._done[step] = result
+                self._changed.notify_all()
+
+    def _attempt(self, step: int) -> tuple[Any, BaseException | None]:
+        for left in reversed(range(self._tries)):
+            try:
+                return self._make(step), None
+            except PackingError as error:
+                return None, error
+            except Exception as error:
+                if not left:
+                    return None, error
+                self.restarts += 1
+        raise RuntimeError("unreachable")
