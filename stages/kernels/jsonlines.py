@@ -266,7 +266,8 @@ def _record(data_B: Any, i: int, end: int, keys_X: Any, key_offsets_K1: Any, spa
     if i >= end:
         return BLANK
     if data_B[i] != 123:
-        return NOT_AN_OBJECT if _value(data_B, i, end, stack) >= 0 else INVALID_JSON
+        i = _value(data_B, i, end, stack)
+        return NOT_AN_OBJECT if i >= 0 and _space(data_B, i, end) == end else INVALID_JSON
     i = _space(data_B, i + 1, end)
     if i < end and data_B[i] == 125:
         i += 1
