@@ -1,0 +1,199 @@
+"""Fuzzy deduplication: MinHash-LSH candidates, connected components, exact verification.
+
+    pass 1   text -> band keys                            one 64-bit key a band, the band its own column
+    group    equal keys -> stars -> components            on the driver below `driver_keys`, in rounds above
+    pass 2   text of candidates -> shingle sets           only rows that share a bucket with another
+    resolve  component by component, best first           kernels.jaccard: exact similarity decides
+    remove   row masks; kept id and similarity recorded
+
+Only keys and numbers are shuffled. Which documents stay depends on the documents alone: not on files, partitions,
+task order or retries (see `kernels.jaccard` for why).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, model_validator
+
+from gristmill.stages import store
+from gristmill.stages.connected_components import DRIVER_EDGES, LABEL_SCHEMA, connected_components
+from gristmill.stages.dedup import checkpoint, report
+from gristmill.stages.dedup.checkpoint import Checkpoint
+from gristmill.stages.dedup.order import KeepsBest
+from gristmill.stages.dedup.resolver import CANDIDATE_SCHEMA, DECISION_SCHEMA, decide_stream
+from gristmill.stages.dedup.sketch import (
+    BUCKET_SCHEMA,
+    KEYS_SCHEMA,
+    Sketch,
+    emit_buckets,
+    emit_candidates,
+    emit_keys,
+)
+from gristmill.stages.errors import RunError
+from gristmill.stages.kernels.minhash import bands_for_recall, s_curve
+from gristmill.stages.kernels.unionfind import components_of_buckets
+
+if TYPE_CHECKING:
+    from gristmill.stages.artifact import Artifact
+    from gristmill.stages.context import Context, Outcome
+
+REASON = "near_duplicate"
+
+
+class FuzzyDedup(KeepsBest):
+    """Keep one document of each group of near-duplicates."""
+
+    name: ClassVar[str] = "fuzzy_dedup"
+    summary: ClassVar[str] = "remove near-duplicates: MinHash-LSH, verified by exact shingle Jaccard"
+
+    threshold: float = Field(
+        default=0.8, gt=0, le=1, description="similarity of shingle sets from which a document is a duplicate"
+    )
+    measure: Literal["jaccard", "containment"] = Field(
+        default="jaccard",
+        description="'jaccard' shared / united shingles; 'containment' shared / those of the removed document",
+    )
+    verify: bool = Field(
+        default=True,
+        description="measure each candidate exactly before removing it; without it every bucket collision removes",
+    )
+    shingle_units: int = Field(
+        default=5, ge=1, le=64, description="units (words, or characters of scripts without spaces) a shingle"
+    )
+    permutations: int = Field(default=112, ge=1, le=4096, description="MinHash permutations at most")
+    bands: int | None = Field(
+        default=None, ge=1, le=256, description="LSH bands (with `rows`); default: chosen for `min_recall`"
+    )
+    rows: int | None = Field(default=None, ge=1, le=64, description="signature values a band (with `bands`)")
+    min_recall: float = Field(
+        default=0.95, gt=0, lt=1, description="chance that a pair exactly at `threshold` becomes a candidate"
+    )
+    digits_alike: bool = Field(default=True, description="treat any run of digits as the same unit part")
+    annotate_only: bool = Field(
+        default=False, description="remove nothing; write duplicates.parquet (id, kept_id, similarity) instead"
+    )
+    max_bucket: int = Field(
+        default=256, ge=1, description="kept documents that a bucket remembers as candidates; more are not compared"
+    )
+    driver_keys: int = Field(
+        default=20_000_000, ge=0, description="band keys that the driver groups by itself; above, Spark rounds do"
+    )
+    driver_edges: int = Field(
+        default=DRIVER_EDGES, ge=0, description="edges from which on the driver finishes the components"
+    )
+    seed: int = Field(default=1, ge=0, lt=2**32, description="seed of the permutations")
+    n_samples: int = Field(default=10, ge=0, le=1000, description="largest clusters shown in the report, with text")
+
+    @model_validator(mode="after")
+    def _check_bands(self) -> FuzzyDedup:
+        if (self.bands is None) != (self.rows is None):
+            raise ValueError("give both bands and rows, or neither")
+        return self
+
+    def sketch(self) -> Sketch:
+        """Return the parameters of the signatures, bands chosen."""
+        if self.bands is not None and self.rows is not None:
+            bands, rows = self.bands, self.rows
+        else:
+            bands, rows = bands_for_recall(self.threshold, self.permutations, self.min_recall)
+        return Sketch(self.shingle_units, bands, rows, self.seed, self.digits_alike)
+
+    def run(self, context: Context, inputs: list[Artifact]) -> Outcome:
+        """Find near-duplicates and remove all but the best of each group."""
+        self.check_columns([artifact.schema for artifact in inputs])
+        sketch = self.sketch()
+        work = store.join(context.directory, "_work")
+        labels, facts = self._labels(context, inputs, sketch, work)
+        decisions = self._decisions(context, inputs, sketch, labels, work)
+        frame = decisions.frame(context.spark).where("row >= 0")
+        removals = frame.selectExpr(
+            "row",
+            f"'{REASON}' as reason",
+            "nanvl(similarity, null) as value",
+            f"cast({self.threshold!r} as double) as threshold",
+            "kept_id",
+        )
+        if self.annotate_only:
+            context.write_file("duplicates.parquet", report.duplicates_file(inputs, decisions))
+            removals = removals.limit(0)
+        outcome = context.remove(inputs, removals)
+        outcome.report = {
+            "bands": sketch.bands,
+            "rows": sketch.rows,
+            "s_curve": s_curve(sketch.bands, sketch.rows).splitlines(),
+            **facts,
+            **report.clusters(context.spark, inputs, decisions, self.n_samples),
+        }
+        store.delete_dir(work)
+        return outcome
+
+    def _labels(
+        self, context: Context, inputs: list[Artifact], sketch: Sketch, work: str
+    ) -> tuple[Checkpoint, dict[str, Any]]:
+        """Return the component of every row that shares a bucket with another, and facts for the report."""
+        n_docs = sum(artifact.n_docs for artifact in inputs)
+        done = checkpoint.find(work, "labels", LABEL_SCHEMA)
+        if done is None and n_docs * sketch.bands > self.driver_keys:
+            return self._labels_in_rounds(context, inputs, sketch, work)
+        if done is None:
+            frame = context.map_documents(inputs, ["text"], partial(emit_keys, sketch), KEYS_SCHEMA)
+            table = frame.toArrow()
+            row_R = table.column("row").to_numpy()
+            packed = table.column("keys").combine_chunks()
+            keys_RN = np.frombuffer(b"".join(packed.to_pylist()), np.uint64).reshape(-1, sketch.bands)
+            order = np.argsort(row_R)
+            root = row_R[order][components_of_buckets(keys_RN[order])]
+            _, inverse, sizes = np.unique(root, return_inverse=True, return_counts=True)
+            many = sizes[inverse] > 1
+            labels = pa.table([row_R[order][many], root[many]], schema=LABEL_SCHEMA)
+            done = checkpoint.save_table(labels, work, "labels")
+        return done, {"candidates": done.n_rows}
+
+    def _labels_in_rounds(
+        self, context: Context, inputs: list[Artifact], sketch: Sketch, work: str
+    ) -> tuple[Checkpoint, dict[str, Any]]:
+        found = checkpoint.find(work, "buckets", BUCKET_SCHEMA)
+        if found is None:
+            frame = context.map_documents(inputs, ["text"], partial(emit_buckets, sketch), BUCKET_SCHEMA)
+            found = checkpoint.save(frame, work, "buckets", BUCKET_SCHEMA)
+        labels, rounds = connected_components(
+            context.spark, bucket_edges(found.frame(context.spark)), work, self.driver_edges
+        )
+        return labels, {"candidates": labels.n_rows, "rounds": rounds}
+
+    def _decisions(
+        self, context: Context, inputs: list[Artifact], sketch: Sketch, labels: Checkpoint, work: str
+    ) -> Checkpoint:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        done = checkpoint.find(work, "decisions", DECISION_SCHEMA)
+        if done is not None:
+            return done
+        emit = partial(emit_candidates, sketch, labels, self.source_priority, self.prefer, self.verify)
+        columns = ["text", *self.order_columns()]
+        candidates = context.map_documents(inputs, columns, emit, CANDIDATE_SCHEMA)
+        ordered = candidates.repartition("component").sortWithinPartitions("component", "order_key", "row")
+        decide = partial(decide_stream, self.threshold, self.measure, self.verify, self.max_bucket)
+        frame = ordered.mapInArrow(decide, from_arrow_schema(DECISION_SCHEMA))
+        decisions = checkpoint.save(frame, work, "decisions", DECISION_SCHEMA)
+        if self.verify and decisions.n_rows:
+            low = decisions.table(["row", "similarity"])
+            measured = low.column("similarity").to_numpy()[low.column("row").to_numpy() >= 0]
+            if len(measured) and not measured.min() >= self.threshold:
+                raise RunError(f"{self.name}: a removal has similarity {measured.min()}, below {self.threshold}")
+        return decisions
+
+
+def bucket_edges(buckets: Any) -> Any:
+    """Return edges (a, b) from `BUCKET_SCHEMA` rows: each bucket a star around its smallest row."""
+    from pyspark.sql import Window
+    from pyspark.sql import functions as f
+
+    smallest = f.min("row").over(Window.partitionBy("band", "key"))
+    across = buckets.where("band >= 0").withColumn("center", smallest).where("row > center")
+    inside = buckets.where("band < 0")
+    return across.selectExpr("row as a", "center as b").union(inside.selectExpr("row as a", "center as b"))
