@@ -124,7 +124,11 @@ class Context:
         artifacts = list(inputs)
         parts = [(artifact.root, part) for artifact in artifacts for part in artifact.parts]
         schema = union_schema(artifacts)
-        task = partial(_remove_rows, parts, self.directory, self.node, schema)
+        directory, node = self.directory, self.node
+
+        def task(table: pa.Table) -> pa.Table:  # a function of its own: Spark reads the annotations
+            return _remove_rows(parts, directory, node, schema, table)
+
         grouped = removals.selectExpr(f"cast(shiftright(row, {ROW_BITS}) as int) as part", "*").groupBy("part")
         rows = grouped.applyInArrow(task, "part int, result string").collect()
         results = {row["part"]: json.loads(row["result"]) for row in rows}
@@ -260,4 +264,5 @@ def _remove_rows(
         "rejected": written[0].model_dump(mode="json"),
         "reasons": reasons,
     }
-    return pa.table({"part": pa.array([number], pa.int32()), "result": [json.dumps(result)]})
+    text = pa.array([json.dumps(result)], pa.large_string())
+    return pa.table({"part": pa.array([number], pa.int32()), "result": text})
