@@ -1,0 +1,140 @@
+"""Mistakes in a pipeline are found before Spark starts, with the nearest right word; exit code 2."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import write_jsonl
+
+from gristmill.pipelines import config
+from gristmill.pipelines.plan import plan
+from gristmill.stages import ConfigError, registry
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> str:
+    return str(write_jsonl(tmp_path / "in" / "a.jsonl", [{"id": "1", "text": "hello"}]).parent)
+
+
+def planned(stages: dict[str, Any], **top: Any) -> Any:
+    return plan(config.build({"stages": stages, **top}))
+
+
+@pytest.mark.parametrize(
+    ("stages", "message"),
+    [
+        ({"web": {"stage": "ingest", "path": "CORPUS", "sorce": "x"}}, "web.sorce: unknown key. Did you mean 'source'?"),
+        ({"web": {"stage": "ingets", "path": "CORPUS"}}, "unknown stage 'ingets'. Did you mean 'ingest'?"),
+        ({"web": {"stage": "ingest"}}, "web.path: this key is required"),
+        ({"web": {"stage": "ingest", "path": "CORPUS", "max_record_bytes": 1}}, "greater than or equal to 1024"),
+        ({"exact_dedup": {}}, "nothing before it makes documents"),
+        ({"web": {"stage": "ingest", "path": "CORPUS"}, "exact_dedup": {"inputs": "wbe"}}, "Did you mean 'web'?"),
+        ({"web": {"stage": "ingest", "path": "CORPUS"}, "cards": {"inputs": "web"}}, "takes shards, but web makes documents"),
+        ({"web": {"stage": "ingest", "path": "CORPUS", "inputs": "web"}}, "takes no inputs"),
+        ({"a": {"stage": "pii", "inputs": "b"}, "b": {"stage": "pii", "inputs": "a"}}, "in a circle among a, b"),
+        ({"web": ["x"]}, "a mapping is needed"),
+    ],
+)
+def test_each_mistake_is_named(stages: dict[str, Any], message: str, corpus: str) -> None:
+    for node in stages.values():
+        if isinstance(node, dict) and node.get("path") == "CORPUS":
+            node["path"] = corpus
+    with pytest.raises(ConfigError) as error:
+        planned(stages)
+    assert message in str(error.value)
+
+
+def test_unknown_top_keys_are_named(corpus: str) -> None:
+    with pytest.raises(ConfigError, match="sed: unknown key. Did you mean 'seed'"):
+        planned({"web": {"stage": "ingest", "path": corpus}}, sed=1)
+
+
+def test_settings_change_one_key_and_wrong_ones_are_named(corpus: str, tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump({"stages": {"web": {"stage": "ingest", "path": corpus}}}))
+    loaded = config.load(str(file), None, ("web.source=books", "seed=5"))
+    assert loaded.by_name["web"].stage.model_dump()["source"] == "books"
+    assert loaded.seed == 5
+    with pytest.raises(ConfigError, match="no stage 'wbe'. Did you mean 'web'"):
+        config.load(str(file), None, ("wbe.source=books",))
+    with pytest.raises(ConfigError, match="written stage.key=value"):
+        config.load(str(file), None, ("web.source",))
+
+
+def test_a_missing_column_names_the_stage_that_writes_it(corpus: str) -> None:
+    class NeedsLanguage(registry.get("pii")):  # type: ignore[misc]
+        def reads(self) -> dict[str, Any]:
+            return {"text": None, "lang": None}
+
+    pipeline = config.build({"stages": {"web": {"stage": "ingest", "path": corpus}, "pii": {}}})
+    node = config.Node("pii", NeedsLanguage(), ("web",))
+    broken = config.Pipeline("t", 0, "out", True, {}, (pipeline.nodes[0], node))
+    with pytest.raises(ConfigError, match="column 'lang' is missing from its input"):
+        plan(broken)
+
+
+def test_fingerprints_follow_content_not_place(corpus: str, tmp_path: Path) -> None:
+    import shutil
+
+    def fingerprint(path: str, **options: Any) -> str:
+        return planned({"web": {"stage": "ingest", "path": path, **options}}).units[0].fingerprint  # type: ignore[no-any-return]
+
+    copy = tmp_path / "copy"
+    shutil.copytree(corpus, copy)
+    assert fingerprint(corpus) == fingerprint(str(copy))
+    assert fingerprint(corpus) != fingerprint(corpus, source="other")
+    assert fingerprint(corpus) == fingerprint(corpus, max_removed=0.5)
+    (copy / "a.jsonl").write_text('{"id": "1", "text": "other"}\n')
+    assert fingerprint(corpus) != fingerprint(str(copy))
+
+
+def test_adjacent_batch_stages_are_fused_unless_something_else_reads_between(corpus: str) -> None:
+    base = {"web": {"stage": "ingest", "path": corpus}, "a": {"stage": "pii"}, "b": {"stage": "pii"}}
+    assert [[n.name for n in u.nodes] for u in planned(base).units] == [["web"], ["a", "b"]]
+    assert [[n.name for n in u.nodes] for u in planned(base, fuse=False).units] == [["web"], ["a"], ["b"]]
+    tapped = {**base, "exact_dedup": {"inputs": ["a", "b"]}}
+    assert [[n.name for n in u.nodes] for u in planned(tapped).units] == [["web"], ["a"], ["b"], ["exact_dedup"]]
+
+
+@pytest.mark.parametrize(
+    ("setting", "word"),
+    [
+        ("web.sorce=x", "Did you mean 'source'"),
+        ("web.path=/no/such/place", "no such file or directory"),
+        ("pii.inputs=wbe", "Did you mean 'web'"),
+        ("pii.stage=pi", "unknown stage 'pi'"),
+    ],
+)
+def test_the_command_line_says_what_is_wrong_and_exits_2_before_spark_starts(
+    setting: str, word: str, corpus: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(yaml.safe_dump({"stages": {"web": {"stage": "ingest", "path": corpus}, "pii": {"inputs": "web"}}}))
+    arguments = ["gristmill", "run", str(file), "--output", str(tmp_path / "out"), "--set", setting]
+    code = f"""
+import sys
+sys.argv = {arguments!r}
+from gristmill.jobs.cli import main
+try:
+    main()
+finally:
+    print("pyspark" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout.strip() == "False"
+    assert done.stderr.startswith("error: ")
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_pipeline_file_names_the_nearest_one(tmp_path: Path) -> None:
+    (tmp_path / "web.yaml").write_text("stages: {}")
+    with pytest.raises(ConfigError, match="Did you mean 'web.yaml'"):
+        config.load(str(tmp_path / "wbe.yaml"))
