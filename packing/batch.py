@@ -29,9 +29,6 @@ IGNORE = -100
 class Pool:
     """Arrays of a few shapes, recycled when their reference count shows that only the pool holds them."""
 
-    _HELD = 3
-    """References to a free array inside `take`: the list, the loop variable, getrefcount's argument."""
-
     def __init__(self, allocate: Allocate = np.empty, reuse: bool = True) -> None:
         self._arrays: dict[tuple[tuple[int, ...], str], list[npt.NDArray[Any]]] = {}
         self._allocate = allocate
@@ -45,13 +42,21 @@ class Pool:
         key = (shape, np.dtype(dtype).str)
         with self._lock:
             arrays = self._arrays.setdefault(key, [])
-            for array in arrays:
-                if sys.getrefcount(array) <= self._HELD:
-                    return array
+            for i in range(len(arrays)):
+                if _references(arrays, i) <= _FREE:
+                    return arrays[i]
             fresh = self._allocate(shape, dtype)
             if len(arrays) < 64:
                 arrays.append(fresh)
             return fresh
+
+
+def _references(arrays: list[npt.NDArray[Any]], i: int) -> int:
+    return sys.getrefcount(arrays[i])
+
+
+_FREE = _references([np.empty(1)], 0)
+"""What `_references` says of an array that only its list holds; measured, since interpreters differ."""
 
 
 @dataclass(frozen=True)

@@ -215,6 +215,33 @@ def read_json(path: Path, magic: str) -> tuple[dict[str, Any], bytes]:
     return value, raw
 
 
+def sealed(value: dict[str, Any]) -> bytes:
+    """Return a set manifest's bytes: its canonical JSON with `digest` over everything else, and a newline."""
+    return canonical_json({**value, "digest": digest(canonical_json(value))}) + b"\n"
+
+
+def read_sealed(path: Path, magic: str) -> dict[str, Any]:
+    """Read what `sealed` made.
+
+    Raises:
+        ShardCorruptError: edited or damaged; otherwise as `read_json`.
+    """
+    value, _ = read_json(path, magic)
+    want = value.pop("digest", None)
+    got = digest(canonical_json(value))
+    if got != want:
+        raise ShardCorruptError(
+            problem(
+                "edited or damaged: its digest is not that of its content",
+                where=path,
+                expected=want,
+                got=got,
+                then="copy the file again, or write the set anew",
+            )
+        )
+    return value
+
+
 def crc32(data: Any) -> int:
     """Return zlib's CRC-32 of a buffer."""
     return zlib.crc32(data) & 0xFFFFFFFF

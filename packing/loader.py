@@ -154,6 +154,7 @@ class Loader:
         self._on_step = on_step
         self._base, self._step = 0, 0
         self._made = 0
+        self._worker: tuple[int, int, int] | None = None
         self._runner: Prefetcher | None = None
         self._runner_pid = 0
         self._chunks: dict[int, Resolved] = {}
@@ -213,6 +214,21 @@ class Loader:
             self._on_step(StepMetrics(self._step - 1, time.perf_counter() - began, ready))
         return batch
 
+    def interleaved(self, worker: int, n_workers: int) -> Iterator[Batch]:
+        """Yield steps worker, worker + n_workers, .. from the current position, in the caller's thread.
+
+        For processes that take turns, such as the workers of a torch DataLoader. The position then counts
+        this worker's own steps, and a state taken here is for the same worker of as many.
+        """
+        if self._worker is None or self._worker[:2] != (worker, n_workers):
+            self._worker = (worker, n_workers, self._made + worker)
+        left = self._steps_left()
+        stop = None if left is None else self._made + left
+        while stop is None or self._worker[2] < stop:
+            batch = self._make(self._worker[2])
+            self._worker = (worker, n_workers, self._worker[2] + n_workers)
+            yield batch
+
     def close(self) -> None:
         """Stop the background threads; the loader can still be used."""
         runner, self._runner = self._runner, None
@@ -231,17 +247,26 @@ class Loader:
 
     # ---- position --------------------------------------------------------------------------------------
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position as a small JSON-able dict; the same on every rank."""
-        return {
+    def state_dict(self, after_steps: int = 0) -> dict[str, Any]:
+        """Return the position as a small JSON-able dict; the same on every rank.
+
+        Args:
+            after_steps: that many steps further; for batches that DataLoader workers delivered, which the
+                main process has counted and this object has not.
+        """
+        delivered = self.delivered + after_steps * self.global_batch_size
+        state: dict[str, Any] = {
             "magic": STATE_MAGIC,
             "version": STATE_VERSION,
             "plan": {"hash": self.plan.hash, **self.plan.facts},
-            "delivered": self.delivered,
-            "step": self._step,
+            "delivered": delivered if self.n_rows is None else min(delivered, self.n_rows),
+            "step": self._step + after_steps,
             "changes": [[start, dict(weights)] for start, weights in self.plan.order.changes],
             "skip": [list(window) for window in self._skips.windows],
         }
+        if self._worker is not None:
+            state["worker"] = list(self._worker)
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken, on any rank count, batch size or number of workers.
@@ -257,6 +282,9 @@ class Loader:
             self._filler = Filler(self.plan, self._options, self._pool)
         self._skips = Skips([(int(a), int(b)) for a, b in state["skip"]])
         self._move(int(state["delivered"]), int(state["step"]))
+        if "worker" in state:
+            worker, n_workers, after = (int(value) for value in state["worker"])
+            self._worker = (worker, n_workers, after)
 
     def seek(self, step: int) -> None:
         """Go to where `step` steps of this loader's global batch size end."""
@@ -301,6 +329,7 @@ class Loader:
     def _move(self, delivered: int, step: int) -> None:
         self._base, self._made, self._step = delivered, 0, step
         self._chunks.clear()
+        self._worker = None
 
     def _steps_left(self) -> int | None:
         total = self.n_rows

@@ -42,6 +42,7 @@ from gristmill.packing.format import (
     read_bytes,
     read_index,
     read_json,
+    read_sealed,
     unpack_block_sums,
 )
 from gristmill.packing.table import Table
@@ -464,7 +465,7 @@ def open_shards(
                     "gristmill.packing.importers",
                 )
             )
-        value, _ = read_json(root / SET_FILE, SET_MAGIC)
+        value = read_sealed(root / SET_FILE, SET_MAGIC)
         mine = {key: value[key] for key in keys}
         if common and mine != common:
             differing = [key for key in keys if mine[key] != common[key]]

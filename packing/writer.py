@@ -32,6 +32,7 @@ from gristmill.packing.format import (
     digest,
     encode_index,
     pack_block_sums,
+    sealed,
     token_dtype,
 )
 from gristmill.packing.table import Strings, write_table
@@ -312,22 +313,19 @@ def concatenate(columns: list[Strings]) -> Strings:
 def shard_set_manifest(spec: TokenSpec, entries: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the bytes of `shards.json` for these shards, ordered by name."""
     shards = sorted((dict(entry) for entry in entries), key=lambda entry: str(entry["name"]))
-    return (
-        canonical_json(
-            {
-                "magic": SET_MAGIC,
-                "version": FORMAT_VERSION,
-                "dtype": spec.dtype.name,
-                "vocab_size": spec.vocab_size,
-                "eos_id": spec.eos_id,
-                "eos_policy": spec.eos_policy,
-                "tokenizer": spec.tokenizer,
-                "n_tokens": sum(int(entry["n_tokens"]) for entry in shards),
-                "n_documents": sum(int(entry["n_documents"]) for entry in shards),
-                "shards": shards,
-            }
-        )
-        + b"\n"
+    return sealed(
+        {
+            "magic": SET_MAGIC,
+            "version": FORMAT_VERSION,
+            "dtype": spec.dtype.name,
+            "vocab_size": spec.vocab_size,
+            "eos_id": spec.eos_id,
+            "eos_policy": spec.eos_policy,
+            "tokenizer": spec.tokenizer,
+            "n_tokens": sum(int(entry["n_tokens"]) for entry in shards),
+            "n_documents": sum(int(entry["n_documents"]) for entry in shards),
+            "shards": shards,
+        }
     )
 
 
