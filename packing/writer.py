@@ -131,7 +131,7 @@ class ShardWriter:
         lengths_D: npt.ArrayLike,
         ids: Strings | Sequence[str],
         *,
-        sources: str | Strings | Sequence[str] = "",
+        sources: str | Strings | Sequence[str] | tuple[Sequence[str], npt.NDArray[Any]] = "",
         urls: Strings | Sequence[str] | None = None,
         extra: Mapping[str, npt.NDArray[Any]] | None = None,
     ) -> None:
@@ -141,7 +141,7 @@ class ShardWriter:
             tokens_T: concatenated tokens of any integer dtype, EOS included where the policy appends it.
             lengths_D: tokens of each document; they sum to T.
             ids: one document id each.
-            sources: one name for all, or one each.
+            sources: one name for all, one each, or (names, codes int [D]) as in a dictionary column.
             urls: one each, or None.
             extra: further fixed-width columns of the provenance table, e.g. ``n_bytes`` int64.
 
@@ -254,9 +254,15 @@ class ShardWriter:
                 self._sums.append(self._block_crc)
                 self._block_crc = self._block_fill = 0
 
-    def _code(self, sources: str | Strings | Sequence[str], n: int) -> npt.NDArray[np.uint32]:
+    def _code(
+        self, sources: str | Strings | Sequence[str] | tuple[Sequence[str], npt.NDArray[Any]], n: int
+    ) -> npt.NDArray[np.uint32]:
         if isinstance(sources, str):
             return np.full(n, self._sources.setdefault(sources, len(self._sources)), np.uint32)
+        if isinstance(sources, tuple) and len(sources) == 2 and isinstance(sources[1], np.ndarray):
+            known = [self._sources.setdefault(name, len(self._sources)) for name in sources[0]]
+            codes: npt.NDArray[np.uint32] = np.array(known, np.uint32)[sources[1]]
+            return codes
         names = [sources[i] for i in range(n)]
         return np.array([self._sources.setdefault(name, len(self._sources)) for name in names], np.uint32)
 
