@@ -1,0 +1,365 @@
+"""Every heuristic signal of a batch of documents, in one call: the driver, word statistics and n-gram repetition.
+
+N-grams are counted only where they can repeat: an n-gram occurs twice only if the (n-1)-gram it starts with does,
+so each order works on the positions that survived the one before (on web text about 30 % of the words at n = 2,
+2 % at n = 5). Expected time O(words) a document; the tables hold at most `MAX_WORDS` words, so that n-gram signals
+of a longer document are those of its first 4,194,304 words. Scratch is allocated once a batch: 28 bytes a word of
+the longest document, at most 370 MB for it and the line table together.
+
+Sources: Gopher (Rae et al., arXiv 2112.11446, A1.1) for the repetition rules and their n.
+
+Legend: as in `words` and `heuristics_lines`; ``id_T`` int32 n-gram number by position, ``count_T`` its occurrences,
+``first_T`` its first position, ``gram_T`` uint64 running hash, ``place_T`` int32 surviving positions, ``chars_T1``
+int64 prefix sums of word lengths; ``slot_key_K``, ``slot_id_K`` hash table.
+"""
+
+# ruff: noqa: N815 (array names carry their shapes)
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from gristmill.stages.kernels import heuristics_layout as k
+from gristmill.stages.kernels import heuristics_lines as lines
+from gristmill.stages.kernels import unicode as u
+from gristmill.stages.kernels import words as w
+from gristmill.stages.kernels.words_chinese import MAX_RUN
+from gristmill.stages.kernels.words_spacy import segment_spacy
+
+MAX_WORDS = 1 << 22
+MAX_LINE_SLOTS = 1 << 22
+WORDS_UNICODE, WORDS_SPACES, WORDS_SPACY, WORDS_NONE = 0, 1, 2, 3
+STOP_SLOTS = 256
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+_ORDER = np.uint64(0xA0761D6478BD642F)
+
+
+class WordResources(NamedTuple):
+    """Tables for the word pass: the trie of Chinese words and the stop words by profile."""
+
+    trie_key_K: npt.NDArray[np.uint64]
+    trie_child_K: npt.NDArray[np.int32]
+    trie_score_N: npt.NDArray[np.float64]
+    join_CC: npt.NDArray[np.uint8]
+    script_profile_256: npt.NDArray[np.int32]
+    han_P: npt.NDArray[np.uint8]
+    stop_key_PS: npt.NDArray[np.uint64]
+    stop_index_PS: npt.NDArray[np.int8]
+
+
+class Scratch(NamedTuple):
+    """Working memory of one batch."""
+
+    hash_T: npt.NDArray[np.uint64]
+    pow_T: npt.NDArray[np.uint64]
+    word_chars_T: npt.NDArray[np.int32]
+    gram_T: npt.NDArray[np.uint64]
+    id_T: npt.NDArray[np.int32]
+    count_T: npt.NDArray[np.int32]
+    first_T: npt.NDArray[np.int32]
+    place_T: npt.NDArray[np.int32]
+    chars_T1: npt.NDArray[np.int64]
+    slot_key_K: npt.NDArray[np.uint64]
+    slot_id_K: npt.NDArray[np.int32]
+    line_key_K: npt.NDArray[np.uint64]
+    line_state_K: npt.NDArray[np.uint8]
+    count_16: npt.NDArray[np.int64]
+    script_256: npt.NDArray[np.int64]
+    acc_A: npt.NDArray[np.int64]
+    lengths_257: npt.NDArray[np.int64]
+    han_S: npt.NDArray[np.int32]
+    han_best_S: npt.NDArray[np.float64]
+    han_next_S: npt.NDArray[np.int32]
+    info_I: npt.NDArray[np.int64]
+
+
+def make_scratch(longest: int) -> Scratch:
+    """Return working memory for documents of up to `longest` bytes."""
+    n_words = max(64, min(longest, MAX_WORDS))
+    slots = 1 << int(2 * n_words - 1).bit_length()
+    line_slots = min(1 << int(4 * (longest + 2)).bit_length(), MAX_LINE_SLOTS)
+    return Scratch(
+        hash_T=np.empty(n_words, np.uint64),
+        pow_T=np.empty(n_words, np.uint64),
+        word_chars_T=np.empty(n_words, np.int32),
+        gram_T=np.empty(n_words, np.uint64),
+        id_T=np.empty(n_words, np.int32),
+        count_T=np.empty(n_words, np.int32),
+        first_T=np.empty(n_words, np.int32),
+        place_T=np.empty(n_words, np.int32),
+        chars_T1=np.empty(n_words + 1, np.int64),
+        slot_key_K=np.empty(slots, np.uint64),
+        slot_id_K=np.empty(slots, np.int32),
+        line_key_K=np.empty(line_slots, np.uint64),
+        line_state_K=np.empty(line_slots, np.uint8),
+        count_16=np.zeros(16, np.int64),
+        script_256=np.zeros(256, np.int64),
+        acc_A=np.zeros(w.N_ACCUMULATORS, np.int64),
+        lengths_257=np.zeros(257, np.int64),
+        han_S=np.empty(MAX_RUN, np.int32),
+        han_best_S=np.empty(MAX_RUN + 1, np.float64),
+        han_next_S=np.empty(MAX_RUN + 1, np.int32),
+        info_I=np.zeros(8, np.int64),
+    )
+
+
+def word_hash(word: str) -> int:
+    """Return the hash that the segmenters give `word`."""
+    h = 0
+    for c in word:
+        h = (h * int(w.BASE) + ord(c) + 1) & 0xFFFFFFFFFFFFFFFF
+    return h
+
+
+def stop_table(stop_words: list[tuple[str, ...]]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int8]]:
+    """Return the stop words of each profile as open-addressing tables; index -1 is a free slot.
+
+    Variants of a word in other case count as that word where a profile lists them with ``/``: ``"the/The/THE"``.
+
+    Raises:
+        ValueError: a profile has too many forms for a table.
+    """
+    keys = np.zeros((max(len(stop_words), 1), STOP_SLOTS), np.uint64)
+    index = np.full(keys.shape, -1, np.int8)
+    for profile, words in enumerate(stop_words):
+        if sum(word.count("/") + 1 for word in words) > STOP_SLOTS // 2 or len(words) > 127:
+            raise ValueError(f"{len(words)} stop words are too many for one profile")
+        for number, forms in enumerate(words):
+            for form in forms.split("/"):
+                key = word_hash(form)
+                slot = (key * int(_MIX) & 0xFFFFFFFFFFFFFFFF) >> 56
+                while index[profile, slot] >= 0:
+                    slot = (slot + 1) % STOP_SLOTS
+                keys[profile, slot] = key
+                index[profile, slot] = number
+    return keys, index
+
+
+@njit(nogil=True, cache=True)
+def number_grams(s: Any, n_places: Any) -> Any:
+    """Number the n-grams ``gram_T[place]`` at the given places in order of first appearance; return how many.
+
+    Fills ``id_T`` (by index into the places), ``count_T`` and ``first_T`` (by number).
+    """
+    size = 16
+    while size < 2 * n_places:
+        size *= 2
+    mask = np.int64(size - 1)
+    slot_id_K = s.slot_id_K
+    for j in range(size):
+        slot_id_K[j] = -1
+    n_ids = 0
+    for j in range(n_places):
+        key = s.gram_T[s.place_T[j]]
+        slot = np.int64((key * _MIX) >> np.uint64(32)) & mask
+        while True:
+            found = s.slot_id_K[slot]
+            if found < 0:
+                s.slot_key_K[slot] = key
+                s.slot_id_K[slot] = n_ids
+                s.count_T[n_ids] = 1
+                s.first_T[n_ids] = s.place_T[j]
+                s.id_T[j] = n_ids
+                n_ids += 1
+                break
+            if s.slot_key_K[slot] == key:
+                s.count_T[found] += 1
+                s.id_T[j] = found
+                break
+            slot = (slot + 1) & mask
+    return n_ids
+
+
+@njit(nogil=True, cache=True)
+def repeated_places(s: Any, n_places: Any, n_words: Any, n: Any) -> Any:
+    """Keep the places whose n-gram occurs more than once and where an (n+1)-gram fits; return how many."""
+    kept = 0
+    for j in range(n_places):
+        place = s.place_T[j]
+        if s.count_T[s.id_T[j]] > 1 and place + n < n_words:
+            s.place_T[kept] = place
+            kept += 1
+    return kept
+
+
+@njit(nogil=True, cache=True)
+def measure_grams(
+    d: Any, n_words: Any, text_chars: Any, quirks: Any, profile: Any, stop: Any, s: Any, out_SD: Any
+) -> None:
+    """Fill the word-repetition signals of document `d` from its stored words."""
+    for row in range(k.S_TOP_2, k.S_DUP_10 + 1):
+        out_SD[row, d] = 0.0
+    out_SD[k.S_UNIQUE_WORDS, d] = 1.0
+    out_SD[k.S_ENTROPY, d] = 0.0
+    out_SD[k.S_STOP_DISTINCT, d] = 0.0
+    out_SD[k.S_STOP_OCCURRENCES, d] = 0.0
+    out_SD[k.S_STOP_SHARE, d] = 0.0
+    if n_words == 0:
+        return
+    s.chars_T1[0] = 0
+    for i in range(n_words):
+        s.chars_T1[i + 1] = s.chars_T1[i] + s.word_chars_T[i]
+        s.place_T[i] = i
+        s.gram_T[i] = s.hash_T[i]
+    n_ids = number_grams(s, n_words)
+    entropy = 0.0
+    distinct: Any = np.uint64(0)
+    distinct_high: Any = np.uint64(0)
+    occurrences = 0
+    for number in range(n_ids):
+        count = s.count_T[number]
+        if count > 1:
+            entropy -= count * math.log2(count)
+        key = s.hash_T[s.first_T[number]]
+        slot = np.int64((key * _MIX) >> np.uint64(56))
+        while stop.stop_index_PS[profile, slot] >= 0:
+            if stop.stop_key_PS[profile, slot] == key:
+                index = stop.stop_index_PS[profile, slot]
+                if index < 64:
+                    distinct |= np.uint64(1) << np.uint64(index)
+                else:
+                    distinct_high |= np.uint64(1) << np.uint64(index - 64)
+                occurrences += count
+                break
+            slot = (slot + 1) & (STOP_SLOTS - 1)
+    n_distinct = 0
+    for bit in range(64):
+        n_distinct += (distinct >> np.uint64(bit)) & np.uint64(1)
+        n_distinct += (distinct_high >> np.uint64(bit)) & np.uint64(1)
+    out_SD[k.S_UNIQUE_WORDS, d] = n_ids / n_words
+    out_SD[k.S_ENTROPY, d] = max(entropy / n_words + math.log2(n_words), 0.0)
+    out_SD[k.S_STOP_DISTINCT, d] = n_distinct
+    out_SD[k.S_STOP_OCCURRENCES, d] = occurrences
+    out_SD[k.S_STOP_SHARE, d] = occurrences / n_words
+
+    n_places = repeated_places(s, n_words, n_words, np.int64(1))
+    for n in range(2, 11):
+        if n_words < n:
+            break
+        for j in range(n_places):
+            i = s.place_T[j]
+            # Order-dependent, with the word boundaries in it.
+            s.gram_T[i] = (s.gram_T[i] + s.hash_T[i + n - 1]) * _ORDER + np.uint64(n)
+        n_ids = number_grams(s, n_places)
+        if n <= 4:
+            best = 1
+            at = np.int32(0)
+            for number in range(n_ids):
+                if s.count_T[number] > best:
+                    best = s.count_T[number]
+                    at = s.first_T[number]
+            if best > 1 or quirks:
+                chars = s.chars_T1[at + n] - s.chars_T1[at] + n - 1
+                out_SD[k.S_TOP_2 + n - 2, d] = chars * best / text_chars
+        else:
+            free = 0
+            copied = np.int64(0)
+            for j in range(n_places):
+                i = s.place_T[j]
+                if i < free:
+                    continue
+                number = s.id_T[j]
+                if s.first_T[number] >= 0:
+                    s.first_T[number] = -1  # the first one met; skipped ones do not count
+                else:
+                    copied += s.chars_T1[i + n] - s.chars_T1[i]
+                    free = i + n
+            out_SD[k.S_DUP_5 + n - 5, d] = copied / text_chars
+        if n_places == 0:
+            continue
+        n_places = repeated_places(s, n_places, n_words, n)
+
+
+@njit(nogil=True, cache=True)
+def measure_words(
+    data_B: Any, start: Any, end: Any, d: Any, mode: Any, quirks: Any, han: Any, profile: Any, grams: Any,
+    t: Any, r: Any, s: Any, out_SD: Any,
+) -> None:  # fmt: skip
+    """Fill the word and n-gram signals of document `d`; the line pass has been made."""
+    lines.clear(s.acc_A, len(s.acc_A))
+    lines.clear(s.lengths_257, 257)
+    if mode == WORDS_SPACY:
+        segment_spacy(
+            data_B, start, end, t.word_class_U, t.flags_U,
+            s.acc_A, s.lengths_257, s.hash_T, s.pow_T, s.word_chars_T,
+        )  # fmt: skip
+    elif mode == WORDS_SPACES:
+        segment_spaces = w.segment_spaces
+        segment_spaces(data_B, start, end, t.flags_U, s.acc_A, s.lengths_257, s.hash_T, s.pow_T, s.word_chars_T)
+    else:
+        japanese = han == w.HAN_JAPANESE
+        if han == w.HAN_BY_KANA:
+            kana = s.script_256[u.SCRIPT_HIRAGANA] + s.script_256[u.SCRIPT_KATAKANA]
+            japanese = kana * 20 > s.script_256[u.SCRIPT_HAN] + kana
+        w.segment_unicode(
+            data_B, start, end, t.word_class_U, t.flags_U, r.join_CC, japanese,
+            r.trie_key_K, r.trie_child_K, r.trie_score_N, s.han_S, s.han_best_S, s.han_next_S,
+            s.acc_A, s.lengths_257, s.hash_T, s.pow_T, s.word_chars_T,
+        )  # fmt: skip
+    n_words = s.acc_A[w.A_WORDS]
+    n_tokens = s.acc_A[w.A_TOKENS]
+    base = max(n_tokens if quirks else n_words, 1)
+    words = max(n_words, 1)
+    out_SD[k.S_N_TOKENS, d] = n_tokens
+    out_SD[k.S_N_WORDS, d] = n_words
+    out_SD[k.S_MEAN_WORD, d] = s.acc_A[w.A_WORD_CHARS] / words
+    half = (n_words + 1) // 2
+    median = 0
+    below = 0
+    while median < 256 and below + s.lengths_257[median] < half:
+        below += s.lengths_257[median]
+        median += 1
+    out_SD[k.S_MEDIAN_WORD, d] = median
+    out_SD[k.S_LONGEST_WORD, d] = s.acc_A[w.A_LONGEST]
+    out_SD[k.S_ALPHA_WORDS, d] = s.acc_A[w.A_ALPHA] / base
+    out_SD[k.S_NUMERIC_WORDS, d] = s.acc_A[w.A_NUMERIC] / words
+    out_SD[k.S_CAPITALS_WORDS, d] = s.acc_A[w.A_CAPITALS] / words
+    out_SD[k.S_HASH, d] = s.info_I[lines.I_HASHES] / base
+    out_SD[k.S_ELLIPSIS, d] = s.info_I[lines.I_ELLIPSES] / base
+    out_SD[k.S_URL, d] = s.info_I[lines.I_URLS] / words
+    out_SD[k.S_NEWLINE_WORDS, d] = s.info_I[lines.I_NEWLINES] / base
+    if grams:
+        text_chars = max(s.info_I[lines.I_N_CHARS], 1)
+        measure_grams(d, s.acc_A[w.A_STORED], text_chars, quirks, profile, r, s, out_SD)
+
+
+@njit(nogil=True, cache=True)
+def measure_batch(
+    offsets_D1: Any, data_B: Any, chosen_D: Any, profile_D: Any, mode: Any, quirks: Any, grams: Any,
+    edit: Any, options: Any, min_line_words: Any, t: Any, r: Any, s: Any,
+    out_SD: Any, edited_offsets_D1: Any, edited_B: Any, changed_D: Any, removed_RD: Any,
+) -> None:  # fmt: skip
+    """Fill ``out_SD`` for the chosen documents, and the edited text of every document if `edit`.
+
+    A profile of -1 is replaced by the one that the document's main script falls to.
+
+    ``edited_offsets_D1`` starts at 0; a document that is not chosen gets no text there.
+    """
+    at = np.int64(0)
+    edited_offsets_D1[0] = 0
+    for d in range(len(offsets_D1) - 1):
+        changed_D[d] = False
+        if chosen_D[d]:
+            start = offsets_D1[d]
+            end = offsets_D1[d + 1]
+            lines.measure_lines(
+                data_B, start, end, d, quirks, t, s.line_key_K, s.line_state_K, s.count_16, s.script_256,
+                out_SD, s.info_I, edit, options, min_line_words, edited_B, at, removed_RD,
+            )  # fmt: skip
+            changed_D[d] = s.info_I[lines.I_CHANGED] != 0
+            if edit:
+                at += s.info_I[lines.I_EDITED_BYTES]
+            if profile_D[d] < 0:
+                profile_D[d] = r.script_profile_256[np.int64(out_SD[k.S_MAIN_SCRIPT, d])]
+                kana = s.script_256[u.SCRIPT_HIRAGANA] + s.script_256[u.SCRIPT_KATAKANA]
+                if kana * 20 > s.script_256[u.SCRIPT_HAN] + kana:
+                    profile_D[d] = r.script_profile_256[u.SCRIPT_HIRAGANA]
+            if mode != WORDS_NONE:
+                profile = profile_D[d]
+                measure_words(data_B, start, end, d, mode, quirks, r.han_P[profile], profile, grams, t, r, s, out_SD)
+        edited_offsets_D1[d + 1] = at

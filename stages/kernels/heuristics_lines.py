@@ -1,0 +1,670 @@
+"""One pass over a document's characters and lines: counts, line signals, and the line filters that edit the text.
+
+Everything is measured while the bytes go by once: character classes in two 64-bit lane accumulators (one addition
+a character), a polynomial hash a line for duplicates, a phrase automaton, sentence ends. O(bytes) time; the only
+memory is the table of line hashes, which remembers at most 70 % of its slots (2.9 million distinct lines at the
+largest); later new lines count as unique.
+
+Two conventions. Plain: lines end at any break that ``str.splitlines`` knows (CR LF is one), are compared without
+surrounding white space, and blank ones are not lines. `quirks` (datatrove 0.10): bullets and ellipses over
+``splitlines`` with blank lines, duplicates over runs of LF with nothing stripped, line rules over LF lines.
+
+Legend: ``data_B`` uint8 UTF-8; ``out_SD`` float64 (signal, document); ``removed_RD`` int64 bytes; ``key_K`` uint64
+and ``state_K`` uint8 hash table; ``count_16`` int64 characters by class; ``script_256`` int64 non-ASCII characters
+by script; ``edited_B`` uint8 receives the edited text.
+"""
+
+# ruff: noqa: N815, SIM110 (array names carry their shapes)
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit
+
+from gristmill.stages.kernels import heuristics_layout as k
+from gristmill.stages.kernels import unicode as u
+from gristmill.stages.kernels.words_spacy import spacy_sentences
+
+BASE = np.uint64(0x9E3779B97F4A7C15)
+PARAGRAPH = np.uint64(0xD1B54A32D192ED03)
+
+EDIT_NONE, EDIT_C4, EDIT_REFINEDWEB = 0, 1, 2
+# Switches of the C4 filter.
+OPT_TERMINAL, OPT_CITATIONS, OPT_LOREM, OPT_JAVASCRIPT, OPT_CURLY, OPT_POLICY, OPT_COUNT_AFTER, OPT_SPACY = (
+    1, 2, 4, 8, 16, 32, 64, 128,
+)  # fmt: skip
+LONG_WORD_CHARS = 1000
+
+# What the line pass hands to the rest, beside the signals.
+I_N_CHARS, I_NEWLINES, I_HASHES, I_ELLIPSES, I_URLS, I_EDITED_BYTES, I_CHANGED, I_SPACE_WORDS = range(8)
+
+
+class LineTables(NamedTuple):
+    """Tables that the line pass takes as one argument."""
+
+    class_U: npt.NDArray[np.uint8]
+    marks_U: npt.NDArray[np.uint8]
+    script_U: npt.NDArray[np.uint8]
+    lanes_16x2: npt.NDArray[np.uint64]
+    next_ZW: npt.NDArray[np.int16]
+    byte_class_256: npt.NDArray[np.uint8]
+    output_Z: npt.NDArray[np.int32]
+    first_output: int
+    word_class_U: npt.NDArray[np.uint8]
+    flags_U: npt.NDArray[np.uint8]
+
+
+@njit(nogil=True, cache=True)
+def clear(array: Any, n: Any) -> None:
+    """Set the first `n` entries to 0 (a loop: slice assignment compiles far more code)."""
+    for j in range(n):
+        array[j] = 0
+
+
+@njit(nogil=True, cache=True)
+def remember(key_K: Any, state_K: Any, mask: Any, room: Any, key: Any) -> Any:
+    """Return how often `key` was seen before, up to 2, and note it: (times seen, slots newly used)."""
+    slot = np.int64((key * BASE) >> np.uint64(32)) & mask
+    while state_K[slot] != 0:
+        if key_K[slot] == key:
+            seen = state_K[slot]
+            state_K[slot] = 2
+            return np.int64(seen), 0
+        slot = (slot + 1) & mask
+    if room <= 0:
+        return np.int64(0), 0
+    key_K[slot] = key
+    state_K[slot] = 1
+    return np.int64(0), 1
+
+
+@njit(nogil=True, cache=True)
+def table_mask(data_B: Any, start: Any, end: Any, n_slots: Any) -> Any:
+    """Return the mask of a table wide enough for the lines and paragraphs of the document, if `n_slots` allow."""
+    breaks = 1
+    for i in range(start, end):
+        b = data_B[i]
+        breaks += (b < 32) & (b >= 10) | (b == 0x85) | (b == 0xA8) | (b == 0xA9)
+    size = 16
+    while size < 4 * breaks and size < n_slots:
+        size *= 2
+    return size - 1
+
+
+@njit(nogil=True, cache=True)
+def ends_with_ellipsis(data_B: Any, start: Any, stop: Any) -> Any:
+    """Return whether the bytes end in ``...`` or U+2026."""
+    if stop - start < 3:
+        return False
+    a, b, c = data_B[stop - 3], data_B[stop - 2], data_B[stop - 1]
+    return (a == 46 and b == 46 and c == 46) or (a == 0xE2 and b == 0x80 and c == 0xA6)
+
+
+@njit(nogil=True, cache=True)
+def last_character(data_B: Any, start: Any, stop: Any) -> Any:
+    """Return the byte position of the last character before `stop`."""
+    i = stop - 1
+    while i > start and data_B[i] & 0xC0 == 0x80:
+        i -= 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def line_is_terminal(data_B: Any, start: Any, stop: Any, marks_U: Any, through_closers: Any) -> Any:
+    """Return whether the line ends in a terminal mark, possibly inside up to three closing quotes or brackets."""
+    for _ in range(4):
+        if stop <= start:
+            return False
+        i = last_character(data_B, start, stop)
+        cp, _n = u.decode(data_B, i)
+        if marks_U[cp] & k.M_TERMINAL:
+            return True
+        if not through_closers or not marks_U[cp] & k.M_CLOSER:
+            return False
+        stop = i
+    return False
+
+
+@njit(nogil=True, cache=True)
+def has_long_word(data_B: Any, start: Any, stop: Any, marks_U: Any) -> Any:
+    """Return whether a piece between white space is longer than `LONG_WORD_CHARS` characters."""
+    i = start
+    run = 0
+    while i < stop:
+        cp, n = u.decode(data_B, i)
+        i += n
+        run = 0 if marks_U[cp] & k.M_SPACE else run + 1
+        if run > LONG_WORD_CHARS:
+            return True
+    return False
+
+
+@njit(nogil=True, cache=True)
+def count_words(data_B: Any, start: Any, stop: Any, marks_U: Any) -> Any:
+    """Return the number of pieces between white space."""
+    i = start
+    words = 0
+    inside = False
+    while i < stop:
+        cp, n = u.decode(data_B, i)
+        i += n
+        space = marks_U[cp] & k.M_SPACE != 0
+        words += not space and not inside
+        inside = not space
+    return words
+
+
+@njit(nogil=True, cache=True)
+def matches(data_B: Any, i: Any, stop: Any, text: Any) -> Any:
+    """Return whether the ASCII bytes `text` stand at `i`."""
+    if i + len(text) > stop:
+        return False
+    for j in range(len(text)):
+        if data_B[i + j] != text[j]:
+            return False
+    return True
+
+
+@njit(nogil=True, cache=True)
+def copy_line(data_B: Any, start: Any, stop: Any, class_U: Any, edited_B: Any, at: Any, citations: Any) -> Any:
+    """Copy a line, without ``[12]``, ``[]``, ``[edit]`` and ``[citation needed]`` if `citations`; return the end."""
+    i = start
+    while i < stop:
+        b = data_B[i]
+        if b == 91 and citations:
+            j = i + 1
+            while j < stop:
+                cp, n = u.decode(data_B, j)
+                if class_U[cp] != k.C_DIGIT:
+                    break
+                j += n
+            if j < stop and data_B[j] == 93:
+                i = j + 1
+                continue
+            if matches(data_B, i, stop, b"[edit]"):
+                i += 6
+                continue
+            if matches(data_B, i, stop, b"[citation needed]"):
+                i += 17
+                continue
+        edited_B[at] = b
+        at += 1
+        i += 1
+    return at
+
+
+@njit(nogil=True, cache=True)
+def sentence_ends(data_B: Any, i: Any, n: Any, cp: Any, start: Any, end: Any, marks_U: Any) -> Any:
+    """Return the byte after a sentence that ends with the mark at `i` and its closers, or 0 if it does not end."""
+    j = i + n
+    for _ in range(4):
+        if j >= end:
+            return j
+        after, m = u.decode(data_B, j)
+        bits = marks_U[after]
+        if bits & k.M_SENTENCE:
+            return 0
+        if bits & (k.M_SPACE | k.M_BREAK):
+            if cp != 46:
+                return j
+            if j + m < end and not bits & k.M_BREAK:
+                following, _ = u.decode(data_B, j + m)
+                if marks_U[following] & k.M_LOWER:
+                    return 0
+            # An initial: a single letter before the full stop.
+            alone = i - start >= 2 and data_B[i - 2] == 32 and 65 <= data_B[i - 1] <= 90
+            return 0 if alone else j
+        if not bits & k.M_CLOSER:
+            return j if cp >= 0x3000 else 0
+        j += m
+    return j
+
+
+@njit(nogil=True, cache=True)
+def quirk_paragraphs(data_B: Any, start: Any, end: Any, marks_U: Any, key_K: Any, state_K: Any, mask: Any) -> Any:
+    """Return (paragraphs, extra copies, their characters) of the stripped text split at runs of two or more LF."""
+    while start < end:
+        cp, n = u.decode(data_B, start)
+        if not marks_U[cp] & k.M_SPACE:
+            break
+        start += n
+    while start < end:
+        i = last_character(data_B, start, end)
+        cp, _n = u.decode(data_B, i)
+        if not marks_U[cp] & k.M_SPACE:
+            break
+        end = i
+    clear(state_K, mask + 1)
+    room = (mask + 1) * 7 // 10
+    paragraphs = copies = copied_chars = 0
+    h = np.uint64(0)
+    n_chars = 0
+    i = start
+    while i <= end:
+        breaks = 0
+        while i + breaks < end and data_B[i + breaks] == 10:
+            breaks += 1
+        if i == end or breaks > 1:
+            seen, used = remember(key_K, state_K, mask, room, h ^ PARAGRAPH)
+            room -= used
+            paragraphs += 1
+            if seen:
+                copies += 1
+                copied_chars += n_chars
+            h = np.uint64(0)
+            n_chars = 0
+            if i == end:
+                break
+            i += breaks
+            continue
+        b = data_B[i]
+        h = h * BASE + np.uint64(b) + np.uint64(1)
+        n_chars += b & 0xC0 != 0x80
+        i += 1
+    return paragraphs, copies, copied_chars
+
+
+@njit(nogil=True, cache=True)
+def measure_lines(
+    data_B: Any, start: Any, end: Any, d: Any, quirks: Any, t: Any, key_K: Any, state_K: Any,
+    count_16: Any, script_256: Any, out_SD: Any, info_I: Any,
+    edit: Any, options: Any, min_line_words: Any, edited_B: Any, edited_at: Any, removed_RD: Any,
+) -> None:  # fmt: skip
+    """Fill the character, line and line-filter signals of document `d` and write its edited text.
+
+    The edited text starts at ``edited_B[edited_at]``; ``info_I[I_EDITED_BYTES]`` is its length.
+    """
+    marks_U = t.marks_U
+    class_U = t.class_U
+    lanes = t.lanes_16x2
+    next_ZW = t.next_ZW
+    byte_class = t.byte_class_256
+    first_output = t.first_output
+    one = np.uint64(1)
+    for j in range(16):
+        count_16[j] = 0
+    for j in range(256):
+        script_256[j] = 0
+    mask_K = table_mask(data_B, start, end, len(key_K))
+    clear(state_K, mask_K + 1)
+    room = (mask_K + 1) * 7 // 10
+
+    n_chars = n_breaks = n_lf = ellipses = urls = sentences = 0
+    segments = nonblank = rule_lines = rule_nonblank = 0
+    bullets = ellipsis_lines = terminal = short = longest = nonblank_chars = 0
+    copies = copied_chars = nonblank_copied_chars = repeated = repeated_chars = 0
+    paragraphs = paragraph_copies = paragraph_copied_chars = paragraph_chars = 0
+    one_word = upper_lines = numeric_lines = counters = javascript = policy = lorem = boilerplate = space_words = 0
+    edited_sentences = kept_lines = removed_words = 0
+    condemned = 0
+    changed = False
+    at = edited_at
+    h = h_trim = np.uint64(0)
+    paragraph_h = np.uint64(0)
+    line_chars = trim_chars = 0
+    line_from = start
+    line_seen = False
+    dots_until = start
+    i = start
+    while i < end:
+        segment_from = i
+        first = np.int64(-1)
+        last = i
+        mask = 0
+        state = np.int64(0)
+        words = 0
+        outside = True
+        acc0 = acc1 = np.uint64(0)
+        pending = 0
+        upper0, digit0 = count_16[k.C_UPPER], count_16[k.C_DIGIT] + count_16[k.C_NUMBER]
+        punctuation0 = count_16[k.C_PUNCTUATION] + count_16[k.C_SYMBOL]
+        segment_chars = 0
+        line_sentences = 0
+        sentence_done = i
+        break_at = end
+        while i < end:
+            b = data_B[i]
+            if b < 0x80:
+                cp = np.int32(b)
+                n = 1
+            else:
+                cp, n = u.decode(data_B, i)
+                if class_U[cp] <= k.C_MARK:
+                    script_256[t.script_U[cp]] += 1
+                if cp == 0x2026:
+                    ellipses += 1
+            bits = marks_U[cp]
+            if bits & k.M_BREAK:
+                break_at = i
+                break
+            c = class_U[cp]
+            acc0 += lanes[c, 0]
+            acc1 += lanes[c, 1]
+            pending += 1
+            segment_chars += 1
+            if pending == 250:
+                for lane in range(8):
+                    count_16[lane] += (acc0 >> np.uint64(8 * lane)) & np.uint64(255)
+                    count_16[8 + lane] += (acc1 >> np.uint64(8 * lane)) & np.uint64(255)
+                acc0 = acc1 = np.uint64(0)
+                pending = 0
+            for j in range(i, i + n):
+                state = np.int64(next_ZW[state, byte_class[data_B[j]]])
+                if state >= first_output:
+                    found = t.output_Z[state]
+                    mask |= found
+                    if found & k.P_URL:
+                        urls += 1
+            if bits & k.M_SPACE:
+                outside = True
+                if line_seen or quirks:
+                    h = h * BASE + np.uint64(cp) + one
+                    line_chars += 1
+            else:
+                words += outside
+                outside = False
+                h = h * BASE + np.uint64(cp) + one
+                line_chars += 1
+                h_trim = h
+                trim_chars = line_chars
+                line_seen = True
+                last = i + n
+                if first < 0:
+                    first = i
+                if bits & k.M_SENTENCE:
+                    if b == 46 and i >= dots_until and i + 2 < end and data_B[i + 1] == 46 and data_B[i + 2] == 46:
+                        ellipses += 1
+                        dots_until = i + 3
+                    done = sentence_ends(data_B, i, n, cp, start, end, marks_U)
+                    if done:
+                        line_sentences += 1
+                        sentence_done = done
+            i += n
+        for lane in range(8):
+            count_16[lane] += (acc0 >> np.uint64(8 * lane)) & np.uint64(255)
+            count_16[8 + lane] += (acc1 >> np.uint64(8 * lane)) & np.uint64(255)
+        n_chars += segment_chars
+
+        # The break: one LF, or CR LF, or another.
+        n_break_chars = 0
+        is_lf = break_at == end
+        if break_at < end:
+            is_lf = data_B[break_at] == 10
+            n_break_chars = 1
+            i = break_at + n
+            if data_B[break_at] == 13 and i < end and data_B[i] == 10:
+                i += 1
+                n_break_chars = 2
+                is_lf = True
+            n_lf += is_lf
+            n_chars += n_break_chars
+            n_breaks += n_break_chars
+            changed |= data_B[break_at] != 10
+
+        # Facts of the segment (a line of str.splitlines).
+        segments += 1
+        blank = first < 0
+        if not blank:
+            nonblank += 1
+            space_words += words
+            n_trim = segment_chars
+            if last < break_at or first > segment_from:
+                n_trim -= count_words_spaces(data_B, segment_from, first, last, break_at)
+            nonblank_chars += n_trim
+            longest = max(longest, n_trim)
+            if sentence_done < last:
+                line_sentences += 1
+            sentences += line_sentences
+            cp, n = u.decode(data_B, first)
+            bullets += marks_U[cp] & k.M_BULLET != 0
+            ellipsis_lines += ends_with_ellipsis(data_B, first, last)
+            upper = count_16[k.C_UPPER] - upper0
+            digits = count_16[k.C_DIGIT] + count_16[k.C_NUMBER] - digit0
+            points = count_16[k.C_PUNCTUATION] + count_16[k.C_SYMBOL] - punctuation0
+            is_upper = 2 * upper > n_trim
+            is_numeric = digits > 0 and digits + points + words - 1 >= n_trim
+            is_counter = mask & k.P_COUNTER != 0 and words <= 3 and digits > 0
+            is_boilerplate = mask & k.P_PAGE != 0 or (
+                words <= 10 and mask & (k.P_SIGN_IN | k.P_READ_MORE | k.P_CART) != 0
+            )
+            one_word += words < 2
+            upper_lines += is_upper
+            numeric_lines += is_numeric
+            counters += is_counter
+            boilerplate += is_boilerplate
+            javascript += mask & k.P_JAVASCRIPT != 0
+            policy += mask & k.P_POLICY != 0
+            lorem += mask & k.P_LOREM != 0
+
+        # The line filters.
+        if edit == EDIT_REFINEDWEB:
+            why = -1
+            if not blank:
+                if is_upper:
+                    why = k.R_UPPER
+                elif is_numeric:
+                    why = k.R_NUMERIC
+                elif is_counter:
+                    why = k.R_COUNTER
+                elif words < 2:
+                    why = k.R_FEW_WORDS
+                elif is_boilerplate:
+                    why = k.R_BOILERPLATE
+            if why < 0:
+                kept_lines += not blank
+                at = copy_line(data_B, segment_from, i, class_U, edited_B, at, False)
+                edited_sentences += line_sentences
+            else:
+                removed_RD[why, d] += i - segment_from
+                removed_words += words
+        elif edit == EDIT_C4 and not blank:
+            why = -1
+            begin = at
+            if kept_lines:
+                edited_B[at] = 10
+                begin += 1
+            stop = begin
+            if segment_chars > LONG_WORD_CHARS and has_long_word(data_B, first, last, marks_U):
+                why = k.R_LONG_WORD
+            else:
+                citations = mask & k.P_BRACKET != 0 and options & OPT_CITATIONS != 0
+                stop = copy_line(data_B, first, last, class_U, edited_B, begin, citations)
+                cited = stop - begin != last - first
+                ended = stop > begin
+                if ended and options & OPT_TERMINAL:
+                    cp, n = u.decode(edited_B, last_character(edited_B, begin, stop))
+                    ended = marks_U[cp] & k.M_END != 0 and not (
+                        data_B[last - 1] == 46 and ends_with_ellipsis(edited_B, begin, stop)
+                    )
+                n_words = words
+                if cited and options & OPT_COUNT_AFTER:
+                    n_words = count_words(edited_B, begin, stop, marks_U)
+                if options & OPT_TERMINAL and not ended:
+                    why = k.R_NO_TERMINAL
+                elif n_words < min_line_words:
+                    why = k.R_FEW_WORDS
+                elif mask & k.P_LOREM and options & OPT_LOREM:
+                    condemned = 1 if condemned == 0 else condemned
+                elif mask & k.P_JAVASCRIPT and options & OPT_JAVASCRIPT:
+                    why = k.R_JAVASCRIPT
+                elif mask & k.P_CURLY and options & OPT_CURLY:
+                    condemned = 2 if condemned == 0 else condemned
+                elif mask & k.P_POLICY and options & OPT_POLICY:
+                    why = k.R_POLICY
+            if why < 0:
+                kept_lines += 1
+                if options & OPT_SPACY:
+                    line_sentences = spacy_sentences(edited_B, begin, stop, t.word_class_U, t.flags_U)
+                edited_sentences += line_sentences
+                removed_RD[k.R_CITATION, d] += (last - first) - (stop - begin)
+                at = stop
+            else:
+                removed_RD[why, d] += last - first
+                removed_words += words
+
+        # The line of the rules: the same segment, or in quirks mode everything up to the LF.
+        line_to = break_at
+        if quirks and break_at < end:
+            is_lf = data_B[i - 1] == 10
+            if not is_lf or n_break_chars == 2:
+                cp, n = u.decode(data_B, break_at)
+                h = h * BASE + np.uint64(cp) + one
+                line_chars += 1
+            if not is_lf and i < end:
+                continue
+            line_to = i - 1 if is_lf else i
+        key, chars = (h, line_chars) if quirks else (h_trim, trim_chars)
+        counted = line_chars > 0 if quirks else line_seen
+        if counted:
+            rule_lines += 1
+            seen, used = remember(key_K, state_K, mask_K, room, key)
+            room -= used
+            if seen:
+                copies += 1
+                copied_chars += chars
+                repeated += 3 - seen
+                repeated_chars += (3 - seen) * chars
+                if line_seen:
+                    nonblank_copied_chars += chars
+            if line_seen:
+                rule_nonblank += 1
+                stop = line_to if quirks else last
+                terminal += line_is_terminal(data_B, line_from, stop, marks_U, not quirks)
+                short += chars <= 30
+            if not quirks:
+                paragraph_h = paragraph_h * PARAGRAPH + key
+                paragraph_chars += chars + (1 if paragraph_chars else 0)
+        if not quirks and paragraph_chars and (not counted or i >= end):
+            seen, used = remember(key_K, state_K, mask_K, room, paragraph_h ^ PARAGRAPH)
+            room -= used
+            paragraphs += 1
+            if seen:
+                paragraph_copies += 1
+                paragraph_copied_chars += paragraph_chars
+            paragraph_h = np.uint64(0)
+            paragraph_chars = 0
+        h = h_trim = np.uint64(0)
+        line_chars = trim_chars = 0
+        line_seen = False
+        line_from = i
+
+    if quirks:
+        # What a split at runs of LF adds: an empty line before a leading and after a trailing run.
+        empties = 0
+        if end > start:
+            empties = (data_B[start] == 10) + (data_B[end - 1] == 10)
+        rule_lines += empties
+        copies += empties == 2
+        paragraphs, paragraph_copies, paragraph_copied_chars = quirk_paragraphs(
+            data_B, start, end, marks_U, key_K, state_K, mask_K
+        )
+    if edit == EDIT_C4:
+        while at > edited_at:
+            j = last_character(edited_B, edited_at, at)
+            cp, n = u.decode(edited_B, j)
+            if not marks_U[cp] & k.M_SPACE:
+                break
+            at = j
+    elif edit == EDIT_NONE:
+        at = edited_at + end - start
+    info_I[I_EDITED_BYTES] = at - edited_at
+    info_I[I_CHANGED] = edit != EDIT_NONE and ((changed and edit == EDIT_C4) or at - edited_at != end - start)
+    if edit == EDIT_C4:
+        rest = (end - start) - (at - edited_at)
+        for r in range(removed_RD.shape[0]):
+            if r != k.R_WHITESPACE:
+                rest -= removed_RD[r, d]
+        removed_RD[k.R_WHITESPACE, d] = rest
+
+    info_I[I_N_CHARS] = n_chars
+    info_I[I_NEWLINES] = n_lf if quirks else max(nonblank - 1, 0)
+    info_I[I_HASHES] = count_16[k.C_HASH]
+    info_I[I_ELLIPSES] = ellipses
+    info_I[I_URLS] = urls
+    info_I[I_SPACE_WORDS] = space_words
+
+    def_lines = max(rule_lines, 1)
+    text_chars = max(n_chars, 1)
+    letters = count_16[k.C_LOWER] + count_16[k.C_UPPER] + count_16[k.C_LETTER]
+    spaces = count_16[k.C_SPACE] + n_breaks
+    out_SD[k.S_N_CHARS, d] = n_chars
+    out_SD[k.S_WHITESPACE, d] = spaces / text_chars
+    out_SD[k.S_ALPHA, d] = letters / text_chars
+    out_SD[k.S_DIGIT, d] = count_16[k.C_DIGIT] / text_chars
+    out_SD[k.S_UPPER, d] = count_16[k.C_UPPER] / max(letters, 1)
+    punctuation = count_16[k.C_PUNCTUATION] + count_16[k.C_HASH] + count_16[k.C_CURLY]
+    out_SD[k.S_PUNCTUATION, d] = punctuation / text_chars
+    out_SD[k.S_SYMBOL, d] = count_16[k.C_SYMBOL] / text_chars
+    plain = letters + count_16[k.C_MARK] + count_16[k.C_DIGIT] + spaces
+    out_SD[k.S_SPECIAL, d] = (n_chars - plain) / text_chars
+    out_SD[k.S_BROKEN, d] = count_16[k.C_BROKEN] / text_chars
+    out_SD[k.S_EMOJI, d] = count_16[k.C_EMOJI] / text_chars
+    out_SD[k.S_MARK, d] = count_16[k.C_MARK] / text_chars
+    out_SD[k.S_CURLY, d] = count_16[k.C_CURLY] / text_chars
+
+    # Letters and marks of ASCII are Latin, and are not in the histogram.
+    ascii_latin = letters + count_16[k.C_MARK]
+    for script in range(256):
+        ascii_latin -= script_256[script]
+    script_256[u.SCRIPT_LATIN] += ascii_latin
+    main = u.SCRIPT_UNKNOWN
+    total = 0
+    for script in range(u.SCRIPT_LATIN, 256):
+        total += script_256[script]
+        if script_256[script] > script_256[main] or (main == 0 and script_256[script] > 0):
+            main = script
+    out_SD[k.S_MAIN_SCRIPT, d] = main
+    out_SD[k.S_MAIN_SCRIPT_SHARE, d] = script_256[main] / max(total, 1) if main else 0.0
+    out_SD[k.S_HAN, d] = script_256[u.SCRIPT_HAN] / text_chars
+    out_SD[k.S_KANA, d] = (script_256[u.SCRIPT_HIRAGANA] + script_256[u.SCRIPT_KATAKANA]) / text_chars
+
+    bullet_lines = max(segments if quirks else nonblank, 1)
+    lines = max(nonblank, 1)
+    fineweb_lines = max(rule_nonblank, 1)
+    out_SD[k.S_N_SPACE_WORDS, d] = space_words
+    out_SD[k.S_N_LINES, d] = nonblank
+    out_SD[k.S_BLANK_LINES, d] = (segments - nonblank) / max(segments, 1)
+    out_SD[k.S_MEAN_LINE, d] = nonblank_chars / lines
+    out_SD[k.S_LONGEST_LINE, d] = longest
+    out_SD[k.S_BULLET, d] = bullets / bullet_lines
+    out_SD[k.S_ELLIPSIS_LINES, d] = ellipsis_lines / bullet_lines
+    out_SD[k.S_TERMINAL, d] = terminal / fineweb_lines
+    out_SD[k.S_SHORT, d] = short / fineweb_lines
+    out_SD[k.S_DUP_LINES, d] = copies / def_lines
+    out_SD[k.S_DUP_LINE_CHARS, d] = copied_chars / text_chars
+    without_newlines = n_chars - (n_lf if quirks else n_breaks)
+    out_SD[k.S_DUP_NONBLANK_CHARS, d] = nonblank_copied_chars / max(without_newlines, 1)
+    out_SD[k.S_REPEATED_LINES, d] = repeated / def_lines
+    out_SD[k.S_REPEATED_LINE_CHARS, d] = repeated_chars / text_chars
+    out_SD[k.S_N_PARAGRAPHS, d] = paragraphs
+    out_SD[k.S_DUP_PARAGRAPHS, d] = paragraph_copies / max(paragraphs, 1)
+    out_SD[k.S_DUP_PARAGRAPH_CHARS, d] = paragraph_copied_chars / text_chars
+    out_SD[k.S_N_SENTENCES, d] = sentences
+    out_SD[k.S_ONE_WORD_LINES, d] = one_word / lines
+    out_SD[k.S_UPPER_LINES, d] = upper_lines / lines
+    out_SD[k.S_NUMERIC_LINES, d] = numeric_lines / lines
+    out_SD[k.S_COUNTER_LINES, d] = counters / lines
+    out_SD[k.S_JAVASCRIPT, d] = javascript
+    out_SD[k.S_POLICY, d] = policy
+    out_SD[k.S_LOREM, d] = lorem
+    out_SD[k.S_BOILERPLATE, d] = boilerplate / lines
+    out_SD[k.S_EDITED_SENTENCES, d] = edited_sentences if edit else sentences
+    out_SD[k.S_EDITED_LOREM, d] = condemned == 1
+    out_SD[k.S_EDITED_CURLY, d] = condemned == 2
+    out_SD[k.S_EDITED_LINES, d] = kept_lines if edit else nonblank
+    out_SD[k.S_EDITED_LINES_KEPT, d] = kept_lines / lines if edit else 1.0
+    out_SD[k.S_EDITED_WORDS_REMOVED, d] = removed_words / max(space_words, 1)
+
+
+@njit(nogil=True, cache=True)
+def count_words_spaces(data_B: Any, begin: Any, first: Any, last: Any, stop: Any) -> Any:
+    """Return the number of characters in ``[begin, first)`` and ``[last, stop)``: the white space around a line."""
+    spaces = 0
+    for i in range(begin, first):
+        spaces += data_B[i] & 0xC0 != 0x80
+    for i in range(last, stop):
+        spaces += data_B[i] & 0xC0 != 0x80
+    return spaces
