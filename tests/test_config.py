@@ -28,13 +28,19 @@ def planned(stages: dict[str, Any], **top: Any) -> Any:
 @pytest.mark.parametrize(
     ("stages", "message"),
     [
-        ({"web": {"stage": "ingest", "path": "CORPUS", "sorce": "x"}}, "web.sorce: unknown key. Did you mean 'source'?"),
+        (
+            {"web": {"stage": "ingest", "path": "CORPUS", "sorce": "x"}},
+            "web.sorce: unknown key. Did you mean 'source'?",
+        ),
         ({"web": {"stage": "ingets", "path": "CORPUS"}}, "unknown stage 'ingets'. Did you mean 'ingest'?"),
         ({"web": {"stage": "ingest"}}, "web.path: this key is required"),
         ({"web": {"stage": "ingest", "path": "CORPUS", "max_record_bytes": 1}}, "greater than or equal to 1024"),
         ({"exact_dedup": {}}, "nothing before it makes documents"),
         ({"web": {"stage": "ingest", "path": "CORPUS"}, "exact_dedup": {"inputs": "wbe"}}, "Did you mean 'web'?"),
-        ({"web": {"stage": "ingest", "path": "CORPUS"}, "cards": {"inputs": "web"}}, "takes shards, but web makes documents"),
+        (
+            {"web": {"stage": "ingest", "path": "CORPUS"}, "cards": {"inputs": "web"}},
+            "takes shards, but web makes documents",
+        ),
         ({"web": {"stage": "ingest", "path": "CORPUS", "inputs": "web"}}, "takes no inputs"),
         ({"a": {"stage": "pii", "inputs": "b"}, "b": {"stage": "pii", "inputs": "a"}}, "in a circle among a, b"),
         ({"web": ["x"]}, "a mapping is needed"),
@@ -56,7 +62,7 @@ def test_unknown_top_keys_are_named(corpus: str) -> None:
 
 def test_settings_change_one_key_and_wrong_ones_are_named(corpus: str, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
-    file.write_text(yaml.safe_dump({"stages": {"web": {"stage": "ingest", "path": corpus}}}))
+    file.write_text(yaml.safe_dump({"stages": {"web": {"stage": "ingest", "path": corpus}}}, sort_keys=False))
     loaded = config.load(str(file), None, ("web.source=books", "seed=5"))
     assert loaded.by_name["web"].stage.model_dump()["source"] == "books"
     assert loaded.seed == 5
@@ -114,7 +120,7 @@ def test_the_command_line_says_what_is_wrong_and_exits_2_before_spark_starts(
     setting: str, word: str, corpus: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "p.yaml"
-    file.write_text(yaml.safe_dump({"stages": {"web": {"stage": "ingest", "path": corpus}, "pii": {"inputs": "web"}}}))
+    file.write_text(yaml.safe_dump({"stages": {"web": {"stage": "ingest", "path": corpus}, "pii": {"inputs": "web"}}}, sort_keys=False))
     arguments = ["gristmill", "run", str(file), "--output", str(tmp_path / "out"), "--set", setting]
     code = f"""
 import sys

@@ -350,7 +350,7 @@ def test_killed_at_any_stage_a_rerun_gives_the_same_bytes(run_pipeline: Run, tmp
     for k in range(4):
         write_jsonl(tmp_path / "in" / f"{k}.jsonl", corpus(1500, seed=k))
     file = tmp_path / "p.yaml"
-    file.write_text(yaml.safe_dump({"name": "t", "stages": pipeline(tmp_path / "in")}))
+    file.write_text(yaml.safe_dump({"name": "t", "stages": pipeline(tmp_path / "in")}, sort_keys=False))
     want = final(tmp_path / "whole", run_pipeline(pipeline(tmp_path / "in"), tmp_path / "whole", name="t"))
     out = tmp_path / "killed"
     command = [sys.executable, "-m", "gristmill.jobs.cli", "run", str(file), "--output", str(out)]
