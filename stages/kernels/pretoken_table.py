@@ -53,25 +53,38 @@ def _word(data_B: Any, i: int, n: int) -> Any:
     return word
 
 
+@njit(inline="always")
+def hash_of(a: Any, b: Any, n: int) -> Any:
+    """Return the hash of a key from its two words and its length in bytes."""
+    h = (a ^ (np.uint64(n) << np.uint64(58))) * _M1 ^ (b + np.uint64(n)) * _M2
+    h = (h ^ (h >> np.uint64(32))) * _M0
+    return h ^ (h >> np.uint64(29))
+
+
 @njit(nogil=True, cache=True)
+def _long_key(data_B: Any, i: int, n: int) -> tuple[Any, Any]:
+    """128 bits of hash of `n` > 16 bytes."""
+    a = np.uint64(n)
+    b = np.uint64(~n)
+    for k in range(i, i + n - 7, 8):
+        word = load64(data_B, k)
+        a = (a ^ word) * _M1
+        a ^= a >> np.uint64(32)
+        b = (b + word) * _M0
+        b ^= b >> np.uint64(29)
+    word = load64(data_B, i + n - 8)
+    return mix(a ^ word), mix(b + word)
+
+
+@njit(inline="always")
 def key_of(data_B: Any, i: int, n: int) -> tuple[Any, Any, Any]:
     """Return two words of key and the hash of the `n` bytes at `i`; the words decide equality if n <= 16."""
     if n <= 16:
         a = _word(data_B, i, min(n, 8))
         b = _word(data_B, i + 8, n - 8)
     else:
-        a = np.uint64(n)
-        b = np.uint64(~n)
-        for k in range(i, i + n - 7, 8):
-            word = load64(data_B, k)
-            a = (a ^ word) * _M1
-            a ^= a >> np.uint64(32)
-            b = (b + word) * _M0
-            b ^= b >> np.uint64(29)
-        word = load64(data_B, i + n - 8)
-        a = mix(a ^ word)
-        b = mix(b + word)
-    return a, b, mix(a ^ mix(b + np.uint64(n) * _M0))
+        a, b = _long_key(data_B, i, n)
+    return a, b, hash_of(a, b, n)
 
 
 @njit(nogil=True, cache=True)
@@ -83,25 +96,29 @@ def same_bytes(data_B: Any, i: int, other_B: Any, j: int, n: int) -> bool:
     return bool(load64(data_B, i + n - 8) == load64(other_B, j + n - 8))
 
 
-@njit(nogil=True, cache=True)
-def _add(rows_H4: Any, arena_A: Any, fill_2: Any, data_B: Any, i: int, n: int, count: int) -> bool:
-    """Add `count` to the key of `n` bytes at `i`; False, and nothing done, where there is no room for it."""
-    a, b, h = key_of(data_B, i, n)
+@njit(inline="always")
+def _slot_of(rows_H4: Any, arena_A: Any, data_B: Any, i: int, n: int, a: Any, b: Any, h: Any) -> Any:
+    """Slot of the key of `n` bytes at `i`, or the empty slot where it belongs."""
     mask = np.uint64(len(rows_H4) - 1)
     slot = h & mask
-    while True:
+    while rows_H4[slot, 2] != 0:
         place = rows_H4[slot, 2]
-        if place == 0:
-            break
         if (
             rows_H4[slot, 0] == a
             and rows_H4[slot, 1] == b
             and np.int64(place & np.uint64(0xFFFF)) == n
             and (n <= 16 or same_bytes(data_B, i, arena_A, np.int64(place >> np.uint64(16)), n))
         ):
-            rows_H4[slot, 3] += np.uint64(count)
-            return True
+            break
         slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@njit(nogil=True, cache=True)
+def _insert(
+    rows_H4: Any, arena_A: Any, fill_2: Any, slot: Any, data_B: Any, i: int, n: int, a: Any, b: Any, count: int
+) -> bool:
+    """Put a new key into an empty slot; False, and nothing done, where there is no room for it."""
     if fill_2[0] * 2 >= len(rows_H4) or fill_2[1] + n > len(arena_A):
         return False
     start = fill_2[1]
@@ -121,7 +138,7 @@ def _count(
     offsets_D1: Any,
     data_B: Any,
     docs_S: Any,
-    state_2: Any,
+    state_3: Any,
     flags_C: Any,
     style: int,
     max_digits: int,
@@ -131,27 +148,34 @@ def _count(
     arena_A: Any,
     fill_2: Any,
 ) -> bool:
-    """Count the documents `docs_S` from ``state_2`` (document, byte) on; False where the table is full."""
-    while state_2[0] < len(docs_S):
-        d = docs_S[state_2[0]]
+    """Count the documents `docs_S` from ``state_3`` on; False where the table is full."""
+    while state_3[0] < len(docs_S):
+        d = docs_S[state_3[0]]
         start = offsets_D1[d]
         n = offsets_D1[d + 1] - start
         classify(data_B, start, start + n, flags_C, classes_L)
-        i = state_2[1]
+        i = state_3[1]
+        end = state_3[2]  # of the pre-token that a full table interrupted
         while i < n:
-            end = next_pretoken(classes_L, data_B, start, i, n, style, max_digits)
-            while i < end:
-                j = end
-                if end - i > max_piece:
-                    j = i + max_piece
-                    while data_B[start + j] & 0xC0 == 0x80 and j > i + max_piece - 3:
-                        j -= 1
-                if not _add(rows_H4, arena_A, fill_2, data_B, start + i, j - i, 1):
-                    state_2[1] = i
-                    return False
-                i = j
-        state_2[0] += 1
-        state_2[1] = 0
+            if i >= end:
+                end = next_pretoken(classes_L, data_B, start, i, n, style, max_digits)
+            j = end
+            if end - i > max_piece:
+                j = i + max_piece
+                while data_B[start + j] & 0xC0 == 0x80 and j > i + max_piece - 3:
+                    j -= 1
+            a, b, h = key_of(data_B, start + i, j - i)
+            slot = _slot_of(rows_H4, arena_A, data_B, start + i, j - i, a, b, h)
+            if rows_H4[slot, 2] != 0:
+                rows_H4[slot, 3] += np.uint64(1)
+            elif not _insert(rows_H4, arena_A, fill_2, slot, data_B, start + i, j - i, a, b, 1):
+                state_3[1] = i
+                state_3[2] = end
+                return False
+            i = j
+        state_3[0] += 1
+        state_3[1] = 0
+        state_3[2] = 0
     return True
 
 
@@ -162,7 +186,11 @@ def _add_keys(
     while state_2[0] < len(lengths_K):
         k = state_2[0]
         n = np.int64(lengths_K[k])
-        if not _add(rows_H4, arena_A, fill_2, bytes_Q, state_2[1], n, counts_K[k]):
+        a, b, h = key_of(bytes_Q, state_2[1], n)
+        slot = _slot_of(rows_H4, arena_A, bytes_Q, state_2[1], n, a, b, h)
+        if rows_H4[slot, 2] != 0:
+            rows_H4[slot, 3] += np.uint64(counts_K[k])
+        elif not _insert(rows_H4, arena_A, fill_2, slot, bytes_Q, state_2[1], n, a, b, counts_K[k]):
             return False
         state_2[0] += 1
         state_2[1] += n
@@ -176,7 +204,7 @@ def _rehash(old_H4: Any, rows_H4: Any) -> None:
         if old_H4[old, 2] == 0:
             continue
         a, b = old_H4[old, 0], old_H4[old, 1]
-        slot = mix(a ^ mix(b + (old_H4[old, 2] & np.uint64(0xFFFF)) * _M0)) & mask
+        slot = hash_of(a, b, np.int64(old_H4[old, 2] & np.uint64(0xFFFF))) & mask
         while rows_H4[slot, 2] != 0:
             slot = (slot + np.uint64(1)) & mask
         for k in range(4):
@@ -195,7 +223,7 @@ def _dump(
             if place == 0:
                 continue
             n = np.int64(place & np.uint64(0xFFFF))
-            h = mix(rows_H4[slot, 0] ^ mix(rows_H4[slot, 1] + np.uint64(n) * _M0))
+            h = hash_of(rows_H4[slot, 0], rows_H4[slot, 1], n)
             g = np.int64((h >> np.uint64(40)) % size)
             if write == 0:
                 keys_G1[g + 1] += 1
@@ -250,7 +278,7 @@ class PretokenTable:
         Yields what `drain` does, each time the table is full; mostly nothing. Must be run to its end.
         """
         docs = np.arange(len(offsets_D1) - 1) if docs_S is None else docs_S
-        state = np.zeros(2, np.int64)
+        state = np.zeros(3, np.int64)
         table = flags(pattern)
         style, digits = pattern.style, pattern.max_digits
         classes = scratch(offsets_D1)
