@@ -11,7 +11,8 @@ Work is linear in the bytes: a token is hashed once while its end is looked for;
 Buckets of a pruned dictionary are found in a bitmap with ranks (375 kB for 2,000,000 buckets instead of a hash
 map). A token's rows are summed first, and that sum is kept in a direct-mapped cache keyed by the token's bytes,
 so a frequent word costs one look-up; since the sum is always formed a token at a time, the result does not
-depend on what the cache held, hence not on the batch. Rows are summed in float32 a token, float64 a document.
+depend on what the cache held, hence not on the batch. Rows are summed in float32 a token (or 1,024 bytes of it),
+float64 a document.
 Memory: 0.1 MB of scratch, the cache (1 MB, or 512 rows if that is more) and P float32 a document.
 
 Sources: A. Joulin et al., arXiv:1607.01759, arXiv:1612.03651; P. Bojanowski et al., arXiv:1607.04606; equal
@@ -395,6 +396,10 @@ def mean_vectors(
                                 _all_rows(hash_I, n, n_words, ids_I)
                             _add_rows(ids_I, n, rows_F, token_P)
                             count += n
+                            if not is_last:  # float32 sums stay short
+                                for low in range(0, n_columns, LANES):
+                                    _add16_wide(sum_P, low, token_P, low)
+                                _clear(token_P)
                             piece_at = at + 1 if is_last else piece_at + first_Q1[n_starts]
                         for low in range(0, n_columns, LANES):
                             _add16_wide(sum_P, low, token_P, low)

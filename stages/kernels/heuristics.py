@@ -29,7 +29,7 @@ from gristmill.stages.kernels import heuristics_lines as lines
 from gristmill.stages.kernels import unicode as u
 from gristmill.stages.kernels import words as w
 from gristmill.stages.kernels.words_chinese import MAX_RUN
-from gristmill.stages.kernels.words_spacy import segment_spacy
+from gristmill.stages.kernels.words_spacy import MAX_PIECES, segment_spacy
 
 MAX_WORDS = 1 << 22
 MAX_LINE_SLOTS = 1 << 22
@@ -76,6 +76,7 @@ class Scratch(NamedTuple):
     han_best_S: npt.NDArray[np.float64]
     han_next_S: npt.NDArray[np.int32]
     info_I: npt.NDArray[np.int64]
+    pieces_3xP: npt.NDArray[np.int64]
 
 
 def make_scratch(longest: int) -> Scratch:
@@ -105,6 +106,7 @@ def make_scratch(longest: int) -> Scratch:
         han_best_S=np.empty(MAX_RUN + 1, np.float64),
         han_next_S=np.empty(MAX_RUN + 1, np.int32),
         info_I=np.zeros(8, np.int64),
+        pieces_3xP=np.empty((3, MAX_PIECES), np.int64),
     )
 
 
@@ -278,14 +280,14 @@ def measure_grams(
 @njit(nogil=True, cache=True)
 def measure_words(
     data_B: Any, start: Any, end: Any, d: Any, mode: Any, quirks: Any, han: Any, profile: Any, grams: Any,
-    t: Any, r: Any, s: Any, out_SD: Any,
+    t: Any, r: Any, x: Any, s: Any, out_SD: Any,
 ) -> None:  # fmt: skip
     """Fill the word and n-gram signals of document `d`; the line pass has been made."""
     lines.clear(s.acc_A, len(s.acc_A))
     lines.clear(s.lengths_257, 257)
     if mode == WORDS_SPACY:
         segment_spacy(
-            data_B, start, end, t.word_class_U, t.flags_U,
+            data_B, start, end, t.flags_U, x, s.pieces_3xP,
             s.acc_A, s.lengths_257, s.hash_T, s.pow_T, s.word_chars_T,
         )  # fmt: skip
     elif mode == WORDS_SPACES:
@@ -331,7 +333,7 @@ def measure_words(
 @njit(nogil=True, cache=True)
 def measure_batch(
     offsets_D1: Any, data_B: Any, chosen_D: Any, profile_D: Any, mode: Any, quirks: Any, grams: Any,
-    edit: Any, options: Any, min_line_words: Any, t: Any, r: Any, s: Any,
+    edit: Any, options: Any, min_line_words: Any, t: Any, r: Any, x: Any, s: Any,
     out_SD: Any, edited_offsets_D1: Any, edited_B: Any, changed_D: Any, removed_RD: Any,
 ) -> None:  # fmt: skip
     """Fill ``out_SD`` for the chosen documents, and the edited text of every document if `edit`.
@@ -349,7 +351,7 @@ def measure_batch(
             end = offsets_D1[d + 1]
             lines.measure_lines(
                 data_B, start, end, d, quirks, t, s.line_key_K, s.line_state_K, s.count_16, s.script_256,
-                out_SD, s.info_I, edit, options, min_line_words, edited_B, at, removed_RD,
+                out_SD, s.info_I, x, s.pieces_3xP, edit, options, min_line_words, edited_B, at, removed_RD,
             )  # fmt: skip
             changed_D[d] = s.info_I[lines.I_CHANGED] != 0
             if edit:
@@ -361,5 +363,5 @@ def measure_batch(
                     profile_D[d] = r.script_profile_256[u.SCRIPT_HIRAGANA]
             if mode != WORDS_NONE:
                 profile = profile_D[d]
-                measure_words(data_B, start, end, d, mode, quirks, r.han_P[profile], profile, grams, t, r, s, out_SD)
+                measure_words(data_B, start, end, d, mode, quirks, r.han_P[profile], profile, grams, t, r, x, s, out_SD)
         edited_offsets_D1[d + 1] = at

@@ -73,7 +73,7 @@ class Spans(NamedTuple):
         return Spans(self.doc[keep_S], self.start[keep_S], self.end[keep_S], self.kind[keep_S])
 
 
-@njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+@njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 def number_at(
     data_B: Any, lo: int, hi: int, i: int, wanted: int, keep_reserved: bool, tables_T: Any, groups_G3: Any,
     digits_N: Any,
@@ -147,7 +147,7 @@ def number_at(
     return -1, 0, 0
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=False)
 def _scan(
     offsets_D1: Any, data_B: Any, wanted: int, keep_reserved: bool, tables_T: Any, triggers: Any,
     groups_G3: Any, digits_N: Any, doc_S: Any, start_S: Any, end_S: Any,

@@ -30,7 +30,7 @@ SPACE, HYPHEN, DOT, SLASH, PAREN = 1, 2, 3, 4, 5
 REJECT, WEAK, CLEAN = 0, 1, 2
 
 
-inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inner = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @inner

@@ -27,7 +27,7 @@ from gristmill.stages.kernels.pii_numbers import (
 )
 from gristmill.stages.kernels.pii_tables import ALNUM, CODES, DIGIT, MOBILES, PHONE_CONTEXT
 
-inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inner = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @inner

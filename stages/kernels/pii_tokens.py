@@ -18,7 +18,7 @@ MAX_KEY = 16_384
 """Bytes that a private key block or a JWT may span."""
 
 
-inner = njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+inner = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
 
 @inner

@@ -346,3 +346,18 @@ def unpack(payload: bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64
         np.frombuffer(raw[2 * n : 10 * n], np.int64),
         np.frombuffer(raw, np.uint8, offset=10 * n) if size > 10 * n else np.empty(0, np.uint8),
     )
+
+
+@njit(nogil=True, cache=True)
+def thin(lengths_K: Any, bytes_Q: Any, every: int, counts_K: Any) -> None:
+    """Keep one in `every` of the keys counted once, by hash, with the count `every`; set the others to 0.
+
+    The expected count of any substring stays what it was, and the choice depends on the keys alone.
+    """
+    start = np.int64(0)
+    for k in range(len(lengths_K)):
+        n = np.int64(lengths_K[k])
+        if counts_K[k] == 1:
+            _, _, h = key_of(bytes_Q, start, n)
+            counts_K[k] = every if mix(h) % np.uint64(every) == 0 else 0
+        start += n

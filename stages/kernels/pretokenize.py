@@ -36,7 +36,7 @@ UPPER = 32  # [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
 LOWER = 64  # [\p{Ll}\p{Lm}\p{Lo}\p{M}]
 SLASH = 128
 
-GPT2, CL100K, O200K = 0, 1, 2
+GPT2, CL100K, O200K, WHOLE = 0, 1, 2, 3
 UNLIMITED = 1 << 62
 PADDING = 8
 """Bytes of ``classes_L`` after a document: zeros, so that runs end and eight bytes can be read at once."""
@@ -53,7 +53,7 @@ _LOWERS = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 class Pattern:
     """A pre-tokenisation rule: its regular expression and the scanner's settings that are equal to it.
 
-    `style`: GPT2, CL100K or O200K. `max_digits`: longest run of numbers in one pre-token. `marks`: combining
+    `style`: GPT2, CL100K or O200K (or WHOLE, which does not split). `max_digits`: longest run of numbers in one pre-token. `marks`: combining
     marks count as letters, so that words of Devanagari, Thai or vocalised Arabic stay whole.
     """
 
@@ -95,6 +95,10 @@ PATTERNS = {
 }
 """By name. ``llama3`` is the expression of cl100k_base and Llama 3; ``qwen2`` the same with single digits;
 ``marks3`` and ``marks1`` the same two with combining marks as letters; ``o200k`` also splits at capitals."""
+
+
+NO_SPLIT = Pattern("none", "", WHOLE, 0)
+"""Takes each document as one pre-token: for text that has been split already."""
 
 
 @cache
@@ -321,6 +325,8 @@ def next_pretoken(classes_L: Any, data_B: Any, start: int, i: int, n: int, style
             return _white_space(classes_L, data_B, start, i, n, True)
     elif style == GPT2:
         return _next_gpt2(classes_L, data_B, start, i, n)
+    elif style == WHOLE:
+        return np.int64(n)
     else:
         j = _next_o200k_word(classes_L, data_B, start, i, n)
         if j > i:

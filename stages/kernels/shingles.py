@@ -232,14 +232,65 @@ def document_shingles(
 
 
 @njit(nogil=True, cache=True)
+def sort_hashes(hashes_S: Any, start: int, stop: int, scratch_S: Any, counts_K: Any) -> None:
+    """Sort ``hashes_S[start:stop]``, uniform 64-bit hashes, in place: linear time.
+
+    One scatter by the leading bits leaves about one hash a bucket; insertion does the rest. Buckets of many (a
+    document of few distinct shingles) are sorted by comparison. `scratch_S` is as long as the run, `counts_K`
+    uint32 (65,537).
+    """
+    n = stop - start
+    if n < 2:
+        return
+    bits = 1
+    while (1 << bits) < n and bits < 16:
+        bits += 1
+    shift = np.uint64(64 - bits)
+    n_buckets = 1 << bits
+    counts_K[: n_buckets + 1] = 0
+    for i in range(start, stop):
+        counts_K[(hashes_S[i] >> shift) + np.uint64(1)] += np.uint32(1)
+    for k in range(n_buckets):
+        counts_K[k + 1] += counts_K[k]
+    for i in range(start, stop):
+        k = hashes_S[i] >> shift
+        scratch_S[counts_K[k]] = hashes_S[i]
+        counts_K[k] += np.uint32(1)
+    first = 0
+    for k in range(n_buckets):
+        last = np.int64(counts_K[k])
+        if last - first > 48:
+            scratch_S[first:last].sort()
+        else:
+            for i in range(first + 1, last):
+                value = scratch_S[i]
+                j = i
+                while j > first and scratch_S[j - 1] > value:
+                    scratch_S[j] = scratch_S[j - 1]
+                    j -= 1
+                scratch_S[j] = value
+        first = last
+    hashes_S[start:stop] = scratch_S[:n]
+
+
+@njit(nogil=True, cache=True)
 def _shingle_sets(
-    offsets_D1: Any, data_B: Any, norm_C: Any, n: int, units_M: Any, shingles_M: Any, sets_S: Any, ends_D1: Any
+    offsets_D1: Any,
+    data_B: Any,
+    norm_C: Any,
+    n: int,
+    units_M: Any,
+    shingles_M: Any,
+    scratch_S: Any,
+    counts_K: Any,
+    sets_S: Any,
+    ends_D1: Any,
 ) -> None:
     at = 0
     ends_D1[0] = 0
     for d in range(offsets_D1.shape[0] - 1):
         stop = document_shingles(data_B, offsets_D1[d], offsets_D1[d + 1], norm_C, n, units_M, shingles_M, sets_S, at)
-        sets_S[at:stop].sort()
+        sort_hashes(sets_S, at, stop, scratch_S, counts_K)
         kept = at
         for i in range(at, stop):
             if i == at or sets_S[i] != sets_S[i - 1]:
@@ -263,9 +314,14 @@ def shingle_sets(offsets_D1: Offsets, data_B: Bytes, norm_C: I32, n: int) -> tup
     `n` lies in [1, 64].
     """
     units = count_units(offsets_D1, data_B, norm_C)
-    most = int(np.where(units >= n, units - n + 1, np.minimum(units, 1)).sum())
-    sets_S = np.empty(most, np.uint64)
+    shingles = np.where(units >= n, units - n + 1, np.minimum(units, 1))
+    sets_S = np.empty(int(shingles.sum()), np.uint64)
     ends_D1 = np.empty(len(offsets_D1), np.int64)
-    scratch = np.empty(BLOCK, np.uint64), np.empty(BLOCK, np.uint64)
+    scratch = (
+        np.empty(BLOCK, np.uint64),
+        np.empty(BLOCK, np.uint64),
+        np.empty(int(shingles.max(initial=0)), np.uint64),
+        np.empty((1 << 16) + 1, np.uint32),
+    )
     _shingle_sets(offsets_D1, data_B, norm_C, n, *scratch, sets_S, ends_D1)
     return ends_D1, sets_S[: ends_D1[-1]]

@@ -1,21 +1,627 @@
-"""spaCy."""
+"""Words as spaCy's English tokenizer cuts them, for verdicts that agree with datatrove's.
+
+spaCy splits at white space, then peels prefixes and suffixes off each chunk until none is left or the rest is a
+special case, keeps an address whole, cuts the rest at infixes, and finally joins neighbouring tokens that spell a
+special case. The rules are written here from spaCy's documentation and from its behaviour on probes; what is known
+to differ is in ``docs/parity.md``. A chunk of more than 1,024 affixes or tokens is passed on without the last step.
+
+Legend: ``data_B`` uint8 UTF-8; ``flags_U``, ``word_class_U`` uint8 and ``spacy_U`` uint16 (``B_*``) by code point;
+``special_key_H`` uint64 hashes of the special cases and ``special_cut_H`` uint32 their pieces' lengths, a byte each.
+"""
+
+# ruff: noqa: N815 (array names carry their shapes)
 
 from __future__ import annotations
 
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 from numba import njit
+
+from gristmill.stages.kernels import unicode as u
+from gristmill.stages.kernels import words as w
+
+B_ALPHA, B_LOWER, B_UPPER, B_DIGIT, B_PUNCT, B_QUOTE, B_CURRENCY, B_ICON = 1, 2, 4, 8, 16, 32, 64, 128
+B_SPACE, B_HOST, B_PUNCTUATION, B_SENTENCE, B_PREFIX, B_BEFORE_STOP = 256, 512, 1024, 2048, 4096, 8192
+
+_PUNCT = "…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪"
+_QUOTES = "'\"”“`‘´’‚,„»«「」『』（）〔〕【】《》〈〉〈〉⟦⟧"
+_CURRENCY = "$£€¥฿₽﷼₴₠₡₢₣₤₥₦₧₨₩₪₫€₭₮₯₰₱₲₳₴₵₸₹₺₻₼₾₿"
+_NEWER_SENTENCE_MARKS = (
+    "؝؞࠷࠹࠽࠾᭽᭾⹓⹔𐽕𐽖𐽗𐽘𐽙𐾆𐾇𐾈𐾉𑥄𑥆𑻷𑻸\U00011f43\U00011f44𖺘"  # not in the sentencizer's list
+)
+_UNITS = (
+    "km km² km³ m m² m³ dm dm² dm³ cm cm² cm³ mm mm² mm³ ha µm nm yd in ft kg g mg µg t lb oz m/s km/h mph hPa Pa "
+    "mbar mb MB kb KB gb GB tb TB T G M K %"
+).split()  # fmt: skip
+_SLOTS = 1 << 14
+_MIX = np.uint64(0x9E3779B97F4A7C15)
+MAX_PIECES = 1024
+
+
+class SpacyTables(NamedTuple):
+    """What the tokenizer needs beside the tables of `words`."""
+
+    spacy_U: npt.NDArray[np.uint16]
+    special_key_H: npt.NDArray[np.uint64]
+    special_cut_H: npt.NDArray[np.uint32]
+    unit_key_N: npt.NDArray[np.uint64]
+
+
+def _contractions() -> dict[str, tuple[str, ...]]:
+    """Return the English contractions with their pieces."""
+    out: dict[str, tuple[str, ...]] = {}
+
+    def add(*pieces: str) -> None:
+        out["".join(pieces)] = pieces
+        if any("'" in piece for piece in pieces):
+            curly = tuple(piece.replace("'", "’") for piece in pieces)
+            out["".join(curly)] = curly
+
+    def both(word: str) -> tuple[str, str]:
+        return word, word.capitalize()
+
+    for pronoun in ("i", "you", "he", "she", "it", "we", "they"):
+        for orth in both(pronoun):
+            for mark in ("'", ""):
+                add(orth, f"{mark}ll")
+                add(orth, f"{mark}ll", f"{mark}ve")
+                add(orth, f"{mark}d")
+                add(orth, f"{mark}d", f"{mark}ve")
+                if pronoun == "i":
+                    add(orth, f"{mark}m")
+                    add(orth, f"{mark}m", "a")
+                if pronoun in {"i", "you", "we", "they"}:
+                    add(orth, f"{mark}ve")
+                if pronoun in {"you", "we", "they"}:
+                    add(orth, f"{mark}re")
+                if pronoun in {"he", "she", "it"}:
+                    add(orth, f"{mark}s")
+    for word in ("who", "what", "when", "where", "why", "how", "there", "that", "this", "these", "those"):
+        for orth in both(word):
+            for mark in ("'", ""):
+                for tail in ("s", "ll", "d", "re"):
+                    add(orth, f"{mark}{tail}")
+                add(orth, f"{mark}ll", f"{mark}ve")
+                add(orth, f"{mark}d", f"{mark}ve")
+                add(orth, f"{mark}ve")
+    for word in ("ca", "could", "do", "does", "did", "had", "may", "might", "must", "need", "ought", "sha", "should",
+                 "wo", "would"):  # fmt: skip
+        for orth in both(word):
+            add(orth, "n't")
+            add(orth, "nt")
+            add(orth, "n't", "'ve")
+            add(orth, "nt", "ve")
+    for word in ("could", "might", "must", "should", "would"):
+        for orth in both(word):
+            add(orth, "'ve")
+            add(orth, "ve")
+    for word in ("ai", "are", "is", "was", "were", "have", "has", "dare", "does"):
+        for orth in both(word):
+            add(orth, "n't")
+            add(orth, "nt")
+    for word in ("let",):
+        for orth in both(word):
+            add(orth, "'s")
+    for hour in range(1, 13):
+        for tail in ("am", "pm", "a.m.", "p.m."):
+            add(str(hour), tail)
+    for orth in ("can", "Can"):
+        add(orth, "not")
+    for pieces in (("gon", "na"), ("got", "ta"), ("y'", "all"), ("y", "all"), ("how'd", "y")):
+        add(*pieces)
+        add(pieces[0].capitalize(), *pieces[1:])
+    for word in ("Ill", "ill", "Its", "its", "Hell", "hell", "Shell", "shell", "Shed", "shed", "were", "Were", "Well",
+                 "well", "Whore", "whore"):  # fmt: skip
+        out.pop(word, None)
+    return out
+
+
+_WHOLE = (
+    "a. b. c. d. e. f. g. h. i. j. k. l. m. n. o. p. q. r. s. t. u. v. w. x. y. z. ä. ö. ü. "
+    "Adm. Bros. co. Co. Corp. D.C. Dr. e.g. E.g. E.G. Gen. Gov. i.e. I.e. I.E. Inc. Jr. Ltd. Md. Messrs. Mo. Mont. "
+    "Mr. Mrs. Ms. p.m. Ph.D. Prof. Rep. Rev. Sen. St. vs. v.s. a.m. Jan. Feb. Mar. Apr. Jun. Jul. Aug. Sep. Sept. "
+    "Oct. Nov. Dec. Ala. Ariz. Ark. Calif. Colo. Conn. Del. Fla. Ga. Ia. Id. Ill. Ind. Kan. Kans. Ky. La. Mass. "
+    "Mich. Minn. Miss. N.C. N.D. N.H. N.J. N.M. N.Y. Neb. Nebr. Nev. Okla. Ore. Pa. S.C. Tenn. Va. Wash. Wis. "
+    "'s 'S ’s ’S 'em 'cause 'bout 'cos 'coz 'cuz 'll 'nuff ’em ’cause o'clock ma'am o.o O.o O.O o.O C++ '' "
+    "'Cause 'Cos 'Coz 'Cuz 're 've 'm 'd doin' goin' nothin' somethin' havin' lovin' ol' Doin' Goin' Nothin' "
+    "Somethin' Havin' Lovin' Ol' "
+    ":) :-) :)) :-)) :))) :-))) (: (-: =) (= \") :] :-] [: [-: [= =] :o) (o: :} :-} 8) 8-) (-8 ;) ;-) (; (-; :( "
+    ":-( :(( :-(( :((( :-((( ): )-: =( >:( :') :'-) :'( :'-( :/ :-/ =/ =| :| :-| ]= =[ :1 :P :-P :p :-p :O :-O "
+    ":o :-o :0 :-0 :() >:o :* :-* :3 :-3 =3 :> :-> :X :-X :x :-x :D :-D ;D ;-D =D xD XD xDD XDD 8D 8-D ^_^ ^__^ "
+    "^___^ >.< >.> <.< ._. ;_; -_- -__- v.v V.V v_v V_V o_o o_O O_o O_O 0_o o_0 0_0 o.O O.o O.O 0.0 o.0 0.o @_@ "
+    "<3 <33 <333 </3 (^_^) (-_-) (._.) (>_<) (*_*) (¬_¬) ಠ_ಠ ಠ︵ಠ (ಠ_ಠ) ¯\\(ツ)/¯ (╯°□°）╯︵┻━┻ ><(((*> :-x \\o/ <.< "
+    "\\n \\t"
+).split()  # fmt: skip
+
+
+def special_cases() -> dict[str, tuple[str, ...]]:
+    """Return every special case with its pieces."""
+    return _contractions() | {word: (word,) for word in _WHOLE}
+
+
+def _hash(word: str) -> int:
+    h = 0
+    for c in word:
+        h = (h * int(w.BASE) + ord(c) + 1) & 0xFFFFFFFFFFFFFFFF
+    return h
+
+
+@cache
+def spacy_tables() -> SpacyTables:
+    """Return the tables, built once a process."""
+    table = np.zeros(u.N_CODE_POINTS, np.uint16)
+    table[u.IS_ALPHA] |= B_ALPHA
+    uncased = (u.CATEGORY == u.LO) | (u.CATEGORY == u.LM)
+    table[(u.CATEGORY == u.LL) | uncased] |= B_LOWER
+    table[(u.CATEGORY == u.LU) | uncased] |= B_UPPER
+    table[48:58] |= B_DIGIT
+    for characters, bit in ((_PUNCT, B_PUNCT), (_QUOTES, B_QUOTE), (_CURRENCY, B_CURRENCY)):
+        table[[ord(c) for c in characters]] |= bit
+    table[u.CATEGORY == u.SO] |= B_ICON
+    table[u.IS_SPACE] |= B_SPACE
+    host = u.IS_ALPHA.copy()
+    host[:128] = [chr(c).isalnum() for c in range(128)]
+    host[0xA1:0x10000] = True
+    table[host] |= B_HOST
+    table[u.IS_PUNCT] |= B_PUNCTUATION
+    marks = u.SENTENCE_TERMINAL.copy()
+    marks[[ord(c) for c in _NEWER_SENTENCE_MARKS]] = False
+    table[marks] |= B_SENTENCE
+    table[[ord(c) for c in "§%=—–"]] |= B_PREFIX
+    table[[ord(c) for c in "%²-+|?:()"]] |= B_BEFORE_STOP
+    table[table & (B_LOWER | B_PUNCT | B_QUOTE | B_DIGIT) != 0] |= B_BEFORE_STOP
+    keys = np.zeros(_SLOTS, np.uint64)
+    cuts = np.zeros(_SLOTS, np.uint32)
+    for word, pieces in special_cases().items():
+        key = _hash(word)
+        slot = (key * int(_MIX) & 0xFFFFFFFFFFFFFFFF) >> 50
+        while keys[slot]:
+            slot = (slot + 1) % _SLOTS
+        keys[slot] = key
+        cuts[slot] = sum(len(piece) << (8 * index) for index, piece in enumerate(pieces))
+    units = np.array(sorted(_hash(unit) for unit in _UNITS), np.uint64)
+    for array in (table, keys, cuts, units):
+        array.setflags(write=False)
+    return SpacyTables(table, keys, cuts, units)
 
 
 @njit(nogil=True, cache=True)
-def spacy_sentences(data_B: Any, start: Any, end: Any, word_class_U: Any, flags_U: Any) -> Any:
-    """TODO."""
-    return 1
+def before(data_B: Any, start: Any, i: Any) -> Any:
+    """Return the byte position of the character before `i`."""
+    i -= 1
+    while i > start and data_B[i] & 0xC0 == 0x80:
+        i -= 1
+    return i
+
+
+@njit(nogil=True, cache=True)
+def bits_at(data_B: Any, i: Any, stop: Any, spacy_U: Any) -> Any:
+    """Return the bits of the character at `i`, 0 at the end."""
+    if i >= stop:
+        return np.uint16(0)
+    cp, _ = u.decode(data_B, i)
+    return spacy_U[cp]
+
+
+@njit(nogil=True, cache=True)
+def find_special(data_B: Any, start: Any, stop: Any, x: Any) -> Any:
+    """Return the slot of the special case that the bytes spell, or -1."""
+    if stop - start > 24 or stop - start < 2:
+        return np.int64(-1)
+    h = np.uint64(0)
+    i = start
+    while i < stop:
+        cp, n = u.decode(data_B, i)
+        h = h * w.BASE + np.uint64(cp) + np.uint64(1)
+        i += n
+    slot = np.int64((h * _MIX) >> np.uint64(50))
+    while x.special_key_H[slot] != 0:
+        if x.special_key_H[slot] == h:
+            return slot
+        slot = (slot + 1) & (_SLOTS - 1)
+    return np.int64(-1)
+
+
+@njit(nogil=True, cache=True)
+def prefix_length(data_B: Any, i: Any, stop: Any, spacy_U: Any) -> Any:
+    """Return the bytes of the prefix at `i`, or 0."""
+    cp, n = u.decode(data_B, i)
+    bits = spacy_U[cp]
+    if bits & (B_PREFIX | B_PUNCT | B_QUOTE | B_CURRENCY | B_ICON):
+        return n
+    if cp == 43 and not bits_at(data_B, i + 1, stop, spacy_U) & B_DIGIT:
+        return n
+    if cp == 46 and i + 1 < stop and data_B[i + 1] == 46:
+        j = i
+        while j < stop and data_B[j] == 46:
+            j += 1
+        return j - i
+    if (cp == 85 and i + 2 < stop and data_B[i + 1] == 83 and data_B[i + 2] == 36) or (
+        (cp == 67 or cp == 65) and i + 1 < stop and data_B[i + 1] == 36
+    ):
+        return 3 if cp == 85 else 2
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def suffix_length(data_B: Any, start: Any, stop: Any, x: Any) -> Any:
+    """Return the bytes of the longest suffix of the chunk, or 0."""
+    spacy_U = x.spacy_U
+    i = before(data_B, start, stop)
+    cp, _ = u.decode(data_B, i)
+    bits = spacy_U[cp]
+    if cp == 46:
+        j = i
+        while j > start and data_B[j - 1] == 46:
+            j -= 1
+        if j < i:
+            return stop - j
+        if i == start:
+            return 0
+        j = before(data_B, start, i)
+        previous = bits_at(data_B, j, stop, spacy_U)
+        if previous & B_BEFORE_STOP:
+            return 1
+        if j == start:
+            return 0
+        mark, _ = u.decode(data_B, before(data_B, start, j))
+        if previous & B_UPPER and spacy_U[mark] & B_UPPER:
+            return 1
+        return 1 if mark == 0xB0 and (data_B[j] | 32) in (99, 102, 107) else 0
+    if (cp == 115 or cp == 83) and i > start:
+        mark, _ = u.decode(data_B, before(data_B, start, i))
+        if mark == 39 or mark == 0x2019:
+            return stop - before(data_B, start, i)
+    if bits & (B_PUNCT | B_QUOTE | B_ICON) or cp == 0x2014 or cp == 0x2013:
+        return stop - i
+    # After a digit: plus, currency, units (at most four characters).
+    h = np.uint64(0)
+    p = np.uint64(1)
+    longest = 0
+    j = stop
+    for _n in range(4):
+        if j <= start:
+            break
+        j = before(data_B, start, j)
+        c, _m = u.decode(data_B, j)
+        h = h + (np.uint64(c) + np.uint64(1)) * p
+        p = p * w.BASE
+        if j == start:
+            break
+        if not bits_at(data_B, before(data_B, start, j), stop, spacy_U) & B_DIGIT:
+            continue
+        if j == i and (cp == 43 or bits & B_CURRENCY):
+            longest = stop - j
+        if cp == 36 and ((stop - j == 3 and c == 85) or (stop - j == 2 and (c == 67 or c == 65))):
+            longest = stop - j
+        for key in x.unit_key_N:
+            if key == h:
+                longest = stop - j
+    return longest
+
+
+@njit(nogil=True, cache=True)
+def is_address(data_B: Any, start: Any, stop: Any, spacy_U: Any) -> Any:
+    """Return whether the chunk is an address: [scheme://][user@]host.tld[:port][/path]."""
+    dot = False
+    for i in range(start, stop):
+        dot |= data_B[i] == 46
+    if not dot:
+        return False
+    at = start
+    i = start
+    while i < stop and (data_B[i] >= 128 or data_B[i] in (43, 45, 46, 95) or chr_is_alnum(data_B[i])):
+        i += 1
+    if i - start >= 2 and i + 2 < stop and data_B[i] == 58 and data_B[i + 1] == 47 and data_B[i + 2] == 47:
+        at = i + 3
+    if host_matches(data_B, at, stop, spacy_U) or (at != start and host_matches(data_B, start, stop, spacy_U)):
+        return True
+    tries = 0
+    for j in range(start + 1, stop):
+        if data_B[j] == 64:
+            tries += 1
+            if tries > 8:
+                break
+            if host_matches(data_B, j + 1, stop, spacy_U):
+                return True
+    return False
+
+
+@njit(nogil=True, cache=True)
+def chr_is_alnum(b: Any) -> Any:
+    """Return whether the ASCII byte is a letter or digit."""
+    return 48 <= b <= 57 or 65 <= b <= 90 or 97 <= b <= 122
+
+
+@njit(nogil=True, cache=True)
+def host_matches(data_B: Any, start: Any, stop: Any, spacy_U: Any) -> Any:
+    """Return whether host, port and path fill ``[start, stop)``."""
+    i = start
+    label = 0
+    labels = 0
+    last_host = False
+    lower = True
+    numeric = True
+    n_label = 0
+    ok = True
+    while i < stop:
+        cp, n = u.decode(data_B, i)
+        bits = spacy_U[cp]
+        if cp == 46:
+            if n_label == 0 or not last_host or n_label > 64:
+                return False
+            labels += 1
+            n_label = 0
+            lower = True
+            label = i + 1
+            last_host = False
+        elif bits & B_HOST or cp == 45 or cp == 95:
+            host = bits & B_HOST != 0
+            if n_label == 0 and not host:
+                return False
+            n_label += 1
+            last_host = host
+            lower = lower and bits & B_LOWER != 0
+            numeric = numeric and bits & B_DIGIT != 0
+        else:
+            break
+        i += n
+    ok = labels > 0 and ((lower and 2 <= n_label <= 63) or (numeric and labels == 3 and 1 <= n_label <= 3))
+    if not ok or label == 0:
+        return False
+    if i < stop and data_B[i] == 58:
+        j = i + 1
+        while j < stop and 48 <= data_B[j] <= 57:
+            j += 1
+        if 2 <= j - i - 1 <= 5:
+            i = j
+    return i == stop or data_B[i] == 47 or data_B[i] == 63 or data_B[i] == 35
+
+
+@njit(nogil=True, cache=True)
+def infix_length(data_B: Any, start: Any, i: Any, stop: Any, spacy_U: Any) -> Any:
+    """Return the bytes of the infix at `i`, or 0."""
+    cp, n = u.decode(data_B, i)
+    bits = spacy_U[cp]
+    if bits & B_ICON or cp == 0x2026:
+        return n
+    if cp == 46 and i + 1 < stop and data_B[i + 1] == 46:
+        j = i
+        while j < stop and data_B[j] == 46:
+            j += 1
+        return j - i
+    if i == start:
+        return 0
+    hyphen = cp == 45 or cp == 0x2013 or cp == 0x2014 or cp == 126
+    if not hyphen and not (cp == 46 or cp == 44 or cp == 43 or cp == 42 or cp == 94 or cp == 47 or 58 <= cp <= 62):
+        return 0
+    previous = bits_at(data_B, before(data_B, start, i), stop, spacy_U)
+    following = bits_at(data_B, i + n, stop, spacy_U)
+    if (cp == 43 or cp == 45 or cp == 42 or cp == 94) and previous & B_DIGIT:
+        if following & B_DIGIT or (i + n < stop and data_B[i + n] == 45):
+            return n
+    if cp == 46:
+        return n if previous & (B_LOWER | B_QUOTE) and following & (B_UPPER | B_QUOTE) else 0
+    if cp == 44:
+        return n if previous & B_ALPHA and following & B_ALPHA else 0
+    if hyphen:
+        if not previous & (B_ALPHA | B_DIGIT):
+            return 0
+        if following & B_ALPHA:
+            return n
+        if cp == 45 or cp == 0x2014:
+            j = i
+            count = 0
+            most = 3 if cp == 45 else 2
+            while j < stop and count < most:
+                c, m = u.decode(data_B, j)
+                if c != cp:
+                    break
+                j += m
+                count += 1
+            if count > 1 and bits_at(data_B, j, stop, spacy_U) & B_ALPHA:
+                return j - i
+        return 0
+    if (cp == 58 or cp == 60 or cp == 62 or cp == 61 or cp == 47) and previous & (B_ALPHA | B_DIGIT):
+        return n if following & B_ALPHA else 0
+    return 0
+
+
+@njit(nogil=True, cache=True)
+def push(from_P: Any, to_P: Any, n: Any, start: Any, stop: Any) -> Any:
+    """Append a piece; past the room the last piece grows."""
+    if stop <= start:
+        return n
+    if n == len(from_P):
+        to_P[n - 1] = stop
+        return n
+    from_P[n] = start
+    to_P[n] = stop
+    return n + 1
+
+
+@njit(nogil=True, cache=True)
+def push_special(data_B: Any, start: Any, stop: Any, cut: Any, from_P: Any, to_P: Any, n: Any) -> Any:
+    """Append the pieces of a special case."""
+    i = start
+    while i < stop:
+        chars = cut & np.uint32(255)
+        cut >>= np.uint32(8)
+        j = i
+        if chars == 0:
+            j = stop
+        for _ in range(chars):
+            _cp, m = u.decode(data_B, j)
+            j += m
+        n = push(from_P, to_P, n, i, j)
+        i = j
+    return n
+
+
+@njit(nogil=True, cache=True)
+def cut_chunk(data_B: Any, start: Any, stop: Any, x: Any, from_P: Any, to_P: Any, suffix_P: Any) -> Any:
+    """Cut a chunk without white space; return the number of pieces in ``from_P``, ``to_P``."""
+    spacy_U = x.spacy_U
+    n = 0
+    n_suffixes = 0
+    lo, hi = start, stop
+    special = find_special(data_B, lo, hi, x)
+    while special < 0 and lo < hi:
+        prefix = prefix_length(data_B, lo, hi, spacy_U)
+        if prefix and lo + prefix < hi:
+            special = find_special(data_B, lo + prefix, hi, x)
+            if special >= 0:
+                n = push(from_P, to_P, n, lo, lo + prefix)
+                lo += prefix
+                break
+        suffix = 0
+        if lo + prefix < hi:
+            suffix = suffix_length(data_B, lo + prefix, hi, x)
+        if suffix and n_suffixes == len(suffix_P):
+            suffix = 0
+        if suffix and hi - suffix > lo:
+            special = find_special(data_B, lo, hi - suffix, x)
+            if special >= 0:
+                suffix_P[n_suffixes] = hi
+                n_suffixes += 1
+                hi -= suffix
+                break
+        if prefix == 0 and suffix == 0:
+            break
+        if prefix:
+            n = push(from_P, to_P, n, lo, lo + prefix)
+            lo += prefix
+        if suffix:
+            suffix_P[n_suffixes] = hi
+            n_suffixes += 1
+            hi -= suffix
+        special = find_special(data_B, lo, hi, x)
+    if lo < hi:
+        if special >= 0:
+            n = push_special(data_B, lo, hi, x.special_cut_H[special], from_P, to_P, n)
+        else:
+            plain = True
+            for i in range(lo, hi):
+                plain = plain and (data_B[i] >= 97 and data_B[i] <= 122)
+            if plain or is_address(data_B, lo, hi, spacy_U):
+                n = push(from_P, to_P, n, lo, hi)
+            else:
+                i = begin = lo
+                while i < hi:
+                    infix = infix_length(data_B, lo, i, hi, spacy_U)
+                    if infix and i > lo:
+                        n = push(from_P, to_P, n, begin, i)
+                        n = push(from_P, to_P, n, i, i + infix)
+                        i += infix
+                        begin = i
+                    else:
+                        _cp, m = u.decode(data_B, i)
+                        i += max(infix, m)
+                n = push(from_P, to_P, n, begin, hi)
+    for j in range(n_suffixes - 1, -1, -1):
+        n = push(from_P, to_P, n, hi, suffix_P[j])
+        hi = suffix_P[j]
+    if 1 < n < len(from_P):
+        n = join_specials(data_B, x, from_P, to_P, n)
+    return n
+
+
+@njit(nogil=True, cache=True)
+def join_specials(data_B: Any, x: Any, from_P: Any, to_P: Any, n: Any) -> Any:
+    """Join neighbouring pieces that together spell a special case of one piece; longest first."""
+    kept = 0
+    i = 0
+    while i < n:
+        joined = i
+        for j in range(min(i + 6, n - 1), i, -1):
+            if to_P[j] - from_P[i] <= 12:
+                slot = find_special(data_B, from_P[i], to_P[j], x)
+                if slot >= 0 and x.special_cut_H[slot] < 256:
+                    joined = j
+                    break
+        from_P[kept] = from_P[i]
+        to_P[kept] = to_P[joined]
+        kept += 1
+        i = joined + 1
+    return kept
+
+
+@njit(nogil=True, cache=True)
+def next_chunk(data_B: Any, i: Any, end: Any, spacy_U: Any) -> Any:
+    """Return the bounds of the next chunk between white space; empty at the end."""
+    while i < end:
+        cp, n = u.decode(data_B, i)
+        if not spacy_U[cp] & B_SPACE:
+            break
+        i += n
+    start = i
+    while i < end:
+        cp, n = u.decode(data_B, i)
+        if spacy_U[cp] & B_SPACE:
+            break
+        i += n
+    return start, i
+
+
+@njit(nogil=True, cache=True)
+def spacy_sentences(data_B: Any, start: Any, end: Any, x: Any, pieces_3xP: Any) -> Any:
+    """Return the number of sentences that spaCy's sentencizer finds: a new one begins at the first token that is
+    not punctuation after a token that is a sentence-final mark."""
+    sentences = 1
+    seen = False
+    any_token = False
+    i = start
+    while i < end:
+        a, i = next_chunk(data_B, i, end, x.spacy_U)
+        if a == i:
+            break
+        n = cut_chunk(data_B, a, i, x, pieces_3xP[0], pieces_3xP[1], pieces_3xP[2])
+        any_token = True
+        for j in range(n):
+            at, stop = pieces_3xP[0][j], pieces_3xP[1][j]
+            cp, m = u.decode(data_B, at)
+            is_mark = at + m == stop and x.spacy_U[cp] & B_SENTENCE != 0
+            if is_mark:
+                seen = True
+            elif seen:
+                punctuation = True
+                while at < stop and punctuation:
+                    cp, m = u.decode(data_B, at)
+                    punctuation = x.spacy_U[cp] & B_PUNCTUATION != 0
+                    at += m
+                if not punctuation:
+                    sentences += 1
+                    seen = False
+    return sentences if any_token else 0
 
 
 @njit(nogil=True, cache=True)
 def segment_spacy(
-    data_B: Any, start: Any, end: Any, word_class_U: Any, flags_U: Any,
+    data_B: Any, start: Any, end: Any, flags_U: Any, x: Any, pieces_3xP: Any,
     acc_A: Any, lengths_257: Any, t_hash_T: Any, t_pow_T: Any, t_chars_T: Any,
 ) -> None:  # fmt: skip
-    """TODO."""
+    """Cut ``data_B[start:end]``; a word is a token that is not made of punctuation only, and every token is stored."""
+    i = start
+    while i < end:
+        a, i = next_chunk(data_B, i, end, x.spacy_U)
+        if a == i:
+            break
+        n = cut_chunk(data_B, a, i, x, pieces_3xP[0], pieces_3xP[1], pieces_3xP[2])
+        for j in range(n):
+            at = pieces_3xP[0][j]
+            h = np.uint64(0)
+            p = np.uint64(1)
+            n_chars = 0
+            flags = np.uint8(0)
+            while at < pieces_3xP[1][j]:
+                cp, m = u.decode(data_B, at)
+                flags |= flags_U[cp]
+                h = h * w.BASE + np.uint64(cp) + np.uint64(1)
+                p *= w.BASE
+                n_chars += 1
+                at += m
+            is_word = flags & w.FLAG_NOT_PUNCTUATION != 0
+            w.emit(acc_A, lengths_257, t_hash_T, t_pow_T, t_chars_T, h, p, n_chars, flags, is_word, True)
