@@ -426,6 +426,8 @@ def _read(path: Path, data: bytes | memoryview) -> FastTextModel:
     output = _read_quantised(reader, "output") if quantised_output else _read_dense(reader, "output")
     if output.shape != (n_labels, _padded(dim)):
         raise reader.fail(f"has an output matrix of {output.shape[0]:,} rows for {n_labels:,} labels", start)
+    if not np.isfinite(rows.sum(dtype=np.float64) + output.sum(dtype=np.float64)):
+        raise reader.fail("has values that are not finite numbers")
     bits, rank = np.zeros(1, np.uint64), np.zeros(1, np.int32)
     if pruning == PRUNED:
         n_bits = -(-header["bucket"] // 64) * 64
