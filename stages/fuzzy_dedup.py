@@ -36,6 +36,7 @@ from gristmill.stages.dedup.sketch import (
 from gristmill.stages.errors import RunError
 from gristmill.stages.kernels.minhash import bands_for_recall, s_curve
 from gristmill.stages.kernels.unionfind import components_of_buckets
+from gristmill.stages.kernels.views import text_view
 
 if TYPE_CHECKING:
     from gristmill.stages.artifact import Artifact
@@ -136,20 +137,24 @@ class FuzzyDedup(KeepsBest):
     ) -> tuple[Checkpoint, dict[str, Any]]:
         """Return the component of every row that shares a bucket with another, and facts for the report."""
         n_docs = sum(artifact.n_docs for artifact in inputs)
-        done = checkpoint.find(work, "labels", LABEL_SCHEMA)
-        if done is None and n_docs * sketch.bands > self.driver_keys:
+        in_rounds = n_docs * sketch.bands > self.driver_keys
+        schema = LABEL_SCHEMA if in_rounds else LABEL_SCHEMA.append(pa.field("keys", pa.binary()))
+        done = checkpoint.find(work, "labels", schema)
+        if done is None and in_rounds:
             return self._labels_in_rounds(context, inputs, sketch, work)
         if done is None:
             frame = context.map_documents(inputs, ["text"], partial(emit_keys, sketch), KEYS_SCHEMA)
             table = frame.toArrow()
             row_R = table.column("row").to_numpy()
-            packed = table.column("keys").combine_chunks()
-            keys_RN = np.frombuffer(b"".join(packed.to_pylist()), np.uint64).reshape(-1, sketch.bands)
+            offsets, packed = text_view(table.column("keys"))
+            keys_RN = packed[offsets[0] : offsets[-1]].view(np.uint64).reshape(-1, sketch.bands)
             order = np.argsort(row_R)
             root = row_R[order][components_of_buckets(keys_RN[order])]
             _, inverse, sizes = np.unique(root, return_inverse=True, return_counts=True)
             many = sizes[inverse] > 1
             labels = pa.table([row_R[order][many], root[many]], schema=LABEL_SCHEMA)
+            keys = table.column("keys").take(pa.array(order[many])).cast(pa.binary())
+            labels = labels.append_column(pa.field("keys", pa.binary()), keys)
             done = checkpoint.save_table(labels, work, "labels")
         return done, {"candidates": done.n_rows}
 

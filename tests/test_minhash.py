@@ -137,6 +137,23 @@ def test_block_borders_do_not_show(n_words):
     assert (signatures_DK == minhash.signatures_of_sets(ends_D1, sets_S, a_K, b_K)).all()
 
 
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 100, 5000, 200_000])
+@pytest.mark.parametrize("kind", ["uniform", "few", "near", "equal"])
+def test_hashes_sort_like_numpy(n, kind):
+    rng = np.random.default_rng(n)
+    hashes = rng.integers(0, 2**64, n + 2, dtype=np.uint64)
+    if kind == "few":
+        hashes = rng.choice(hashes[:3], n + 2)
+    elif kind == "near":
+        hashes = hashes >> np.uint64(40)
+    elif kind == "equal":
+        hashes[:] = 7
+    got = hashes.copy()
+    shingles.sort_hashes(got, 1, n + 1, np.empty(n, np.uint64), np.empty((1 << 16) + 1, np.uint32))
+    assert (got[1 : n + 1] == np.sort(hashes[1 : n + 1])).all()
+    assert got[0] == hashes[0] and got[n + 1] == hashes[n + 1]
+
+
 def test_short_empty_and_repeated_documents_are_defined():
     texts = ["", " .,\n", "one", "one two", "ONE, two!", "a " * 5000, "中" * 5000, "one two three four five"]
     offsets_D1, data_B = _view(texts)

@@ -92,7 +92,7 @@ class Resolver:
                 self._reset()
             start = stop
         self._component = int(component[-1])
-        return pa.Table.from_batches(pieces).combine_chunks().to_batches()[0]
+        return _joined(pieces)
 
     def _decide(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         n_docs = batch.num_rows
@@ -158,7 +158,7 @@ class Resolver:
         if not refused:
             return decided
         note = pa.RecordBatch.from_pylist([{"row": -1, "component": -1, "refused": refused}], DECISION_SCHEMA)
-        return pa.Table.from_batches([decided, note]).combine_chunks().to_batches()[0]
+        return _joined([decided, note])
 
     def _reserve(self, n_docs: int, n_tags: int, n_shingles: int) -> None:
         """Make room for a whole batch."""
@@ -176,6 +176,13 @@ class Resolver:
         self._ends = _grown(self._ends, leaders + 1, leaders + n_docs + 1)
         used = int(self._ends[leaders])
         self._sets = _grown(self._sets, used, used + n_shingles)
+
+
+def _joined(pieces: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(pieces) == 1:
+        return pieces[0]
+    columns = [pa.concat_arrays([piece.column(i) for piece in pieces]) for i in range(len(DECISION_SCHEMA))]
+    return pa.RecordBatch.from_arrays(columns, schema=DECISION_SCHEMA)
 
 
 def _words(offsets_D1: npt.NDArray[np.int64], data_B: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint64]:

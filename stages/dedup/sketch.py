@@ -121,14 +121,15 @@ def emit_candidates(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """Yield `CANDIDATE_SCHEMA` rows: the second pass, only documents that share a bucket with another."""
-    lookup = Lookup(labels, ["component"])
+    known_keys = "keys" in labels.schema.names
+    lookup = Lookup(labels, ["component", "keys"] if known_keys else ["component"])
     bands = bytes(range(sketch.bands))
     for batch in batches:
         at, found = lookup.find(batch.column("row").to_numpy())
         if len(at) == 0:
             continue
         chosen = batch.take(pa.array(at))
-        keys_DN, _ = sketch.keys(chosen.column("text"))
+        texts = chosen.column("text")
         n = chosen.num_rows
         order = order_keys(chosen, source_priority, prefer).to_pylist()
         yield pa.RecordBatch.from_arrays(
@@ -140,8 +141,8 @@ def emit_candidates(
                 chosen.column("id").cast(pa.string()),
                 pa.array([""] * n, pa.string()),
                 pa.array([bands] * n, pa.binary()),
-                packed_keys(keys_DN),
-                sketch.sets(chosen.column("text")).cast(pa.binary()) if verify else pa.array([b""] * n, pa.binary()),
+                found.column("keys").combine_chunks() if known_keys else packed_keys(sketch.keys(texts)[0]),
+                sketch.sets(texts).cast(pa.binary()) if verify else pa.array([b""] * n, pa.binary()),
             ],
             schema=CANDIDATE_SCHEMA,
         )
