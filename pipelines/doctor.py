@@ -15,7 +15,7 @@ import pyarrow as pa
 from rich.console import Console
 
 from gristmill.stages import registry, runtime
-from gristmill.stages.base import BatchStage
+from gristmill.stages.documents import BASE_COLUMNS
 from gristmill.stages.errors import ConfigError
 
 PACKAGES = (
@@ -61,20 +61,10 @@ def examine(console: Console) -> list[str]:
 
 
 def warm_kernels() -> float:
-    """Compile (or load) the kernels of every batch stage that needs no model file; return the seconds it took."""
+    """Compile (or load) the kernels of every stage that needs no file of the user's; return the seconds it took."""
     started = time.monotonic()
-    text = ["A short document, with a number 12 and an address a@example.org.\n\nSecond paragraph. 中文句子。", ""]
-    batch = pa.RecordBatch.from_pydict(
-        {
-            "id": ["a", "b"],
-            "text": pa.array(text, pa.large_string()),
-            "source": ["warm", "warm"],
-            "n_bytes": pa.array([len(t.encode()) for t in text], pa.int64()),
-        }
-    )
     for name in registry.names():
         stage_class = registry.get(name)
-        required = any(f.is_required() for f in stage_class.model_fields.values())
-        if issubclass(stage_class, BatchStage) and not required:
-            stage_class.build(name).transform(batch)
+        if not any(f.is_required() for f in stage_class.model_fields.values()):
+            stage_class.build(name).warm(pa.schema(BASE_COLUMNS))
     return time.monotonic() - started

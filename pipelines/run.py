@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -18,7 +20,8 @@ from gristmill.stages.artifact import Artifact
 from gristmill.stages.base import BatchStage, GlobalStage, SourceStage
 from gristmill.stages.context import Context
 from gristmill.stages.documents import Split, plan_splits, read_split
-from gristmill.stages.passes import PassPlan, Sink
+from gristmill.stages.errors import ConfigError
+from gristmill.stages.passes import PassPlan, Sink, output_schema
 from gristmill.stages.progress import Counters
 
 
@@ -61,12 +64,11 @@ def run(plan: Plan, reporter: Reporter, only: str | None = None, master: str | N
         RunError: a stage failed, the ledger does not balance, a guard rate was exceeded.
         ConfigError: `only` needs an artifact that another job must make first.
     """
-    from gristmill.stages.errors import ConfigError
-
     result = Result()
     made: dict[str, Artifact] = {}
     wanted = plan.unit_of(only) if only else None
     spark: Any = None
+    warming: threading.Thread | None = None
     for unit in plan.units:
         artifact = plan.done(unit)
         if artifact is None and wanted is not None and unit != wanted:
@@ -77,7 +79,11 @@ def run(plan: Plan, reporter: Reporter, only: str | None = None, master: str | N
         started = time.monotonic()
         if artifact is None:
             if spark is None:
+                warming = threading.Thread(target=warm, args=(plan,), daemon=True)
+                warming.start()
                 spark = runtime.session(f"gristmill {plan.pipeline.name}", master, plan.pipeline.spark)
+            if warming is not None and not isinstance(unit.nodes[0].stage, SourceStage):
+                warming.join()
             counters = Counters(unit.name)
             reporter.begin(unit, counters)
             artifact = execute(plan, unit, [made[i] for i in unit.inputs], spark, counters)
@@ -89,6 +95,23 @@ def run(plan: Plan, reporter: Reporter, only: str | None = None, master: str | N
         if unit == wanted:
             break
     return result
+
+
+def warm(plan: Plan) -> None:
+    """Compile the kernels of every unit that has work to do, here, while Spark starts and raw input is read.
+
+    Without it each Python worker of a machine would compile the same kernels at the same time. A stage that
+    fails on its sample fails again, with its place, where it is run.
+    """
+    for unit in plan.units:
+        if plan.done(unit) is not None:
+            continue
+        schema = unit.input_schema
+        for node in unit.nodes:
+            with contextlib.suppress(Exception):
+                node.stage.warm(schema)
+            if isinstance(node.stage, BatchStage):
+                schema = output_schema(schema, node.stage)
 
 
 def execute(plan: Plan, unit: Unit, inputs: list[Artifact], spark: Any, counters: Counters) -> Artifact:

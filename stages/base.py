@@ -77,9 +77,19 @@ class Stage(BaseModel):
         """Model and reference files whose content enters the fingerprint."""
         return ()
 
+    def warm(self, schema: pa.Schema) -> None:
+        """Compile what the stage compiles, once on this machine, so that not every worker does it for itself.
+
+        `schema`: the documents that the stage will be given.
+        """
+
 
 class BatchStage(Stage):
     """A stage that decides row by row."""
+
+    def warm(self, schema: pa.Schema) -> None:
+        """Transform two documents."""
+        self.transform(sample_batch(schema))
 
     def transform(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the same rows in the same order with `writes()` added or replaced, then `REASON_FIELDS`.
@@ -126,6 +136,23 @@ class GlobalStage(Stage):
     def run(self, context: Context, inputs: list[Artifact]) -> Outcome:
         """Do the work; the engine commits what is returned."""
         raise NotImplementedError
+
+
+SAMPLE_TEXTS = (
+    'The mill turns 12 times. Write to a@example.org, 中文句子。\n\n- one more line of text, quoted: "yes".',
+    "",
+)
+
+
+def sample_batch(schema: pa.Schema) -> pa.RecordBatch:
+    """Return two documents with the columns of `schema`, nulls in those that are not ours."""
+    known = {
+        "id": pa.array(["a", "b"]),
+        "text": pa.array(SAMPLE_TEXTS, pa.large_string()),
+        "source": pa.array(["sample", "sample"]),
+        "n_bytes": pa.array([len(t.encode()) for t in SAMPLE_TEXTS], pa.int64()),
+    }
+    return pa.RecordBatch.from_arrays([known.get(f.name, pa.nulls(2, f.type)) for f in schema], schema=schema)
 
 
 def describe_invalid(error: ValidationError, model: type[BaseModel], where: str) -> str:
