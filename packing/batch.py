@@ -78,6 +78,7 @@ class Filler:
         self._pool = pool
         self._local = threading.local()
         shards = plan.sources[0].shards
+        self._sets = [source.shards for source in plan.sources]
         self._stored = shards.dtype
         self._pad = shards.eos_id if shards.eos_id is not None else 0
         self._ramp = np.arange(plan.sequence_length, dtype=options.dtype)
@@ -88,9 +89,12 @@ class Filler:
         raw = self._scratch(n, s + 1)
         ids = self._pool.take((n, s), self._options.dtype)
         labels = self._pool.take((n, s), self._options.dtype)
-        holes = self._read(raw, resolved, low, high)
-        ids[...] = raw[:, :-1]
-        labels[...] = raw[:, 1:]
+        if self._plan.pack == "concat":
+            holes = self._read_windows(raw, resolved, low, high)
+            ids[...] = raw[:, :-1]
+            labels[...] = raw[:, 1:]
+        else:
+            holes = self._read_pieces(raw[0], ids, labels, resolved, low, high)
         for row, start, stop in holes:
             labels[row, start:stop] = IGNORE
         begins = self._begins(resolved, low, high, s // divisor)
@@ -114,8 +118,10 @@ class Filler:
             batch["loss_mask"] = mask.reshape(shape)
         return batch
 
-    def _read(self, raw: npt.NDArray[Any], resolved: Resolved, low: int, high: int) -> list[tuple[int, int, int]]:
-        """Read every row's tokens; return (row, start, stop) ranges whose labels must be ignored."""
+    def _read_windows(
+        self, raw: npt.NDArray[Any], resolved: Resolved, low: int, high: int
+    ) -> list[tuple[int, int, int]]:
+        """Read one window of S + 1 tokens a row; return (row, start, stop) ranges without targets."""
         holes: list[tuple[int, int, int]] = []
         s = self._plan.sequence_length
         for i in range(low, high):
@@ -126,19 +132,42 @@ class Filler:
                 holes.append((i - low, 0, s))
                 continue
             rows = resolved.groups[group]
-            shards = self._plan.sources[group].shards
-            r = int(resolved.within[i])
-            begin, end = int(rows.pieces_C1[r]), int(rows.pieces_C1[r + 1])
+            r = resolved.within[i]
+            n = int(rows.inputs_P[r])
+            if n < s:
+                row[n + 1 :] = self._pad
+                holes.append((i - low, n, s))
+                row = row[: n + 1]
+            self._sets[group].read_into(row, int(rows.first_P[r]))
+        return holes
+
+    def _read_pieces(
+        self,
+        scratch: npt.NDArray[Any],
+        ids: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        resolved: Resolved,
+        low: int,
+        high: int,
+    ) -> list[tuple[int, int, int]]:
+        """Fill rows piece by piece; return (row, start, stop) ranges without targets."""
+        holes: list[tuple[int, int, int]] = []
+        s = self._plan.sequence_length
+        for i in range(low, high):
+            group = int(resolved.group[i])
             at = 0
-            for p in range(begin, end):
-                inputs, targets = int(rows.inputs_P[p]), int(rows.targets_P[p])
-                n_read = inputs + (1 if targets == inputs else 0)
-                shards.read_into(row[at : at + n_read], int(rows.first_P[p]))
-                if targets < inputs:
-                    holes.append((i - low, at + targets, at + inputs))
-                at += inputs
+            if group >= 0:
+                rows = resolved.groups[group]
+                r = resolved.within[i]
+                for p in range(int(rows.pieces_C1[r]), int(rows.pieces_C1[r + 1])):
+                    n = int(rows.inputs_P[p])
+                    piece = scratch[: n + 1]
+                    self._sets[group].read_into(piece, int(rows.first_P[p]))
+                    ids[i - low, at : at + n] = piece[:-1]
+                    labels[i - low, at : at + n] = piece[1:]
+                    at += n
             if at < s:
-                row[at + 1 :] = self._pad
+                ids[i - low, at:] = self._pad
                 holes.append((i - low, at, s))
         return holes
 

@@ -72,6 +72,7 @@ class Loader:
         timeout: float | None = None,
         verify: str = "first",
         retries: int = 4,
+        plan_cache: str | os.PathLike[str] | None = None,
         on_step: Callable[[StepMetrics], None] | None = None,
         pool: Pool | None = None,
     ) -> None:
@@ -103,6 +104,7 @@ class Loader:
             timeout: seconds after which a missing batch raises `StarvedError`.
             verify: "first", "always" or "never": when block checksums are looked at.
             retries: of a failing read, with doubling pauses.
+            plan_cache: folder where "best_fit" and "document" plans are kept from one start to the next.
             on_step: called after each step with its `StepMetrics`.
             pool: where arrays come from; the torch face brings one with pinned memory.
 
@@ -144,6 +146,7 @@ class Loader:
             changes=curriculum,
             verify=verify,
             retries=retries,
+            plan_cache=plan_cache,
         )
         self._skips = Skips(skip)
         self._drop_last = drop_last

@@ -6,12 +6,14 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gristmill.packing.errors import ArgumentError, ShardFormatError, problem
+from gristmill.packing.fit import PackPlan, PlannedLayout, make_pack_plan
 from gristmill.packing.format import canonical_json, digest
 from gristmill.packing.layout import ConcatLayout, Layout, Rows
 from gristmill.packing.order import Order, Shuffle
@@ -124,6 +126,7 @@ def make_plan(
     changes: Sequence[tuple[int, Mapping[str, float]]] = (),
     verify: str = "first",
     retries: int = 4,
+    plan_cache: str | os.PathLike[str] | None = None,
 ) -> Plan:
     """Open the sources and lay out the run; reads `shards.json` files and nothing else for "concat".
 
@@ -151,7 +154,9 @@ def make_plan(
                     then="encode all sources with one tokenizer",
                 )
             )
-    laid = tuple(Source(name, make_layout(shards, sequence_length, pack, seed)) for name, shards in opened.items())
+    laid = tuple(
+        Source(name, make_layout(shards, sequence_length, pack, plan_cache)) for name, shards in opened.items()
+    )
     names = tuple(named)
     all_changes = ((0, dict(weights)), *changes) if weights is not None else ()
     if changes and weights is None:
@@ -181,6 +186,18 @@ def make_plan(
     return Plan(laid, sequence_length, order, pack, all_changes)
 
 
-def make_layout(shards: ShardSet, sequence_length: int, pack: str, seed: int) -> Layout:
-    """Return the layout called `pack`."""
-    return ConcatLayout(shards, sequence_length)
+def make_layout(
+    shards: ShardSet, sequence_length: int, pack: str, cache: str | os.PathLike[str] | None = None
+) -> Layout:
+    """Return the layout called `pack`; a plan that `cache` holds already is read and not made again."""
+    if pack == "concat":
+        return ConcatLayout(shards, sequence_length)
+    if cache is None:
+        return PlannedLayout(shards, make_pack_plan(shards, sequence_length, pack), sequence_length)
+    path = Path(cache) / f"{pack}-{sequence_length}-{shards.identity}.plan"
+    if path.exists():
+        return PlannedLayout(shards, PackPlan.load(path), sequence_length)
+    plan = make_pack_plan(shards, sequence_length, pack)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plan.save(path)
+    return PlannedLayout(shards, plan, sequence_length)
