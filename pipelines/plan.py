@@ -141,7 +141,7 @@ def _input_schema(node: Node, pipeline: Pipeline, schemas: dict[str, pa.Schema])
 
 def _schema(node: Node, pipeline: Pipeline, schemas: dict[str, pa.Schema]) -> pa.Schema:
     if isinstance(node.stage, SourceStage):
-        return node.stage.schema(node.name)
+        return node.stage.document_schema(node.name)
     given = _input_schema(node, pipeline, schemas)
     if "documents" in node.stage.input_kinds:
         for column, kind in node.stage.reads().items():

@@ -84,8 +84,8 @@ class Manifest(BaseModel):
     """Content of ``manifest.json``. Deterministic: no times, hosts or attempt names."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    format: Literal["gristmill-artifact"] = FORMAT
-    format_version: Literal[1] = FORMAT_VERSION
+    format: Literal["gristmill-artifact"] = "gristmill-artifact"
+    format_version: Literal[1] = 1
     kind: str
     fingerprint: str
     nodes: tuple[NodeRecord, ...]

@@ -117,7 +117,7 @@ class SourceStage(Stage):
         """Return JSON data that changes whenever the input does. Raises: ConfigError."""
         raise NotImplementedError
 
-    def schema(self, node: str) -> pa.Schema:
+    def document_schema(self, node: str) -> pa.Schema:
         """Return the columns of the documents, known before Spark starts. Raises: ConfigError."""
         raise NotImplementedError
 

@@ -236,10 +236,10 @@ def test_wrong_paths_are_named_with_the_nearest_right_one(
     (tmp_path / "corpus" / "data.bin").write_text("")
     options = {**options, "path": options["path"].replace("{tmp}", str(tmp_path))}
     with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
-        Ingest.build("web", **options).schema("web")
+        Ingest.build("web", **options).document_schema("web")
 
 
 def test_a_parquet_file_without_the_text_column_is_a_config_error(tmp_path: Path) -> None:
     pq.write_table(pa.table({"txt": ["a"]}), tmp_path / "a.parquet")
     with pytest.raises(ConfigError, match="no column 'text'. Did you mean 'txt'"):
-        Ingest.build("web", path=str(tmp_path / "a.parquet")).schema("web")
+        Ingest.build("web", path=str(tmp_path / "a.parquet")).document_schema("web")

@@ -120,7 +120,7 @@ class Ingest(SourceStage):
         names = {"text": "text", "id": "id"} | {c: c for c in self.columns} | self.fields
         return dict(sorted(names.items()))
 
-    def schema(self, node: str) -> pa.Schema:
+    def document_schema(self, node: str) -> pa.Schema:
         """Return the columns of the documents, known before anything runs.
 
         Raises:
