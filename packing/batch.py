@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.packing.plan import Plan, Resolved
+from gristmill.packing.tombstones import Tombstones
 
 Batch = dict[str, Any]
 Ints = npt.NDArray[np.int64]
@@ -72,8 +73,9 @@ class BatchOptions:
 class Filler:
     """Turns resolved rows into batches. Thread-safe; scratch space is per thread."""
 
-    def __init__(self, plan: Plan, options: BatchOptions, pool: Pool) -> None:
+    def __init__(self, plan: Plan, options: BatchOptions, pool: Pool, tombstones: Tombstones) -> None:
         self._plan = plan
+        self._tombstones = tombstones if tombstones.documents else None
         self._options = options
         self._pool = pool
         self._local = threading.local()
@@ -97,6 +99,8 @@ class Filler:
             holes = self._read_pieces(raw[0], ids, labels, resolved, low, high)
         for row, start, stop in holes:
             labels[row, start:stop] = IGNORE
+        if self._tombstones is not None:
+            self._withdraw(self._tombstones, ids, labels, resolved, low, high)
         begins = self._begins(resolved, low, high, s // divisor)
         if not self._options.boundary_targets:
             inner = begins[1:-1]
@@ -170,6 +174,29 @@ class Filler:
                 ids[i - low, at:] = self._pad
                 holes.append((i - low, at, s))
         return holes
+
+    def _withdraw(
+        self,
+        tombstones: Tombstones,
+        ids: npt.NDArray[Any],
+        labels: npt.NDArray[Any],
+        resolved: Resolved,
+        low: int,
+        high: int,
+    ) -> None:
+        for i in range(low, high):
+            group = int(resolved.group[i])
+            if group < 0:
+                continue
+            rows = resolved.groups[group]
+            r = resolved.within[i]
+            at = 0
+            for p in range(int(rows.pieces_C1[r]), int(rows.pieces_C1[r + 1])):
+                n = int(rows.inputs_P[p])
+                piece = slice(at, at + n)
+                first = int(rows.first_P[p])
+                tombstones.blank(group, first, ids[i - low, piece], labels[i - low, piece], self._pad, IGNORE)
+                at += n
 
     def _begins(self, resolved: Resolved, low: int, high: int, s: int) -> Ints:
         """Return the rising flat positions where a row or document begins, then the total."""

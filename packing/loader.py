@@ -17,13 +17,15 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.packing.batch import Batch, BatchOptions, Filler, Pool
-from gristmill.packing.errors import ArgumentError, StateError, problem
+from gristmill.packing.certificate import Certificate, certify, row_marks
+from gristmill.packing.errors import ArgumentError, problem
 from gristmill.packing.order import Shuffle, Skips
 from gristmill.packing.plan import Paths, Plan, Resolved, make_plan
 from gristmill.packing.prefetch import Prefetcher
+from gristmill.packing.state import STATE_MAGIC, STATE_VERSION, check_state
+from gristmill.packing.tombstones import Tombstones
+from gristmill.packing.trace import RowTrace, Showing, samples_with, showings, trace_sample
 
-STATE_MAGIC = "gristmill-loader"
-STATE_VERSION = 1
 CHUNK_ROWS = 2048
 """Rows whose order is computed at once: 0.2 us each this way, 100 us for a single one."""
 
@@ -63,10 +65,12 @@ class Loader:
         shuffle: Shuffle | str = "full",
         curriculum: Sequence[tuple[int, Mapping[str, float]]] = (),
         skip: Sequence[tuple[int, int]] = (),
+        tombstones: Sequence[str] = (),
         drop_last: bool = False,
         dtype: Any = np.int32,
         loss_mask: bool = False,
         boundary_targets: bool = True,
+        certify_content: bool = False,
         prefetch: int = 2,
         threads: int = 1,
         timeout: float | None = None,
@@ -95,10 +99,12 @@ class Loader:
             shuffle: "full", "none" or a `Shuffle`.
             curriculum: (sample, weights) pairs: from that global sample on, draw by these weights.
             skip: half-open windows of global samples that are never delivered.
+            tombstones: ids of documents whose tokens are blanked wherever they come up.
             drop_last: drop the incomplete last step instead of filling it with blank rows.
             dtype: of ids, labels and positions; labels hold -100, so it must be signed.
             loss_mask: add `loss_mask` uint8 [rows, S], 0 where the label is -100.
             boundary_targets: False sets the label of each document's last token to -100.
+            certify_content: let `certificate` cover the token ids too, not only which rows were delivered.
             prefetch: steps prepared ahead by background threads; 0 works in the caller's thread.
             threads: number of background threads.
             timeout: seconds after which a missing batch raises `StarvedError`.
@@ -152,7 +158,10 @@ class Loader:
         self._drop_last = drop_last
         self._options = BatchOptions(np.dtype(dtype), loss_mask, False, boundary_targets)
         self._pool = pool or Pool()
-        self._filler = Filler(self.plan, self._options, self._pool)
+        self._tombstones = Tombstones([source.shards for source in self.plan.sources], tombstones)
+        self._filler = Filler(self.plan, self._options, self._pool, self._tombstones)
+        self._certify_content = certify_content
+        self._certificate = Certificate()
         self._prefetch, self._threads, self._timeout = prefetch, threads, timeout
         self._on_step = on_step
         self._base, self._step = 0, 0
@@ -207,9 +216,11 @@ class Loader:
         if self._prefetch:
             if self._runner is None or self._runner_pid != os.getpid():
                 self._start()
-            batch: Batch = self._runner.take(self._timeout)  # type: ignore[union-attr]
+            batch: Batch
+            batch, mark = self._runner.take(self._timeout)  # type: ignore[union-attr]
         else:
-            batch = self._make(self._made)
+            batch, mark = self._make(self._made)
+        self._certificate += mark
         self._made += 1
         self._step += 1
         if self._on_step is not None:
@@ -228,7 +239,7 @@ class Loader:
         left = self._steps_left()
         stop = None if left is None else self._made + left
         while stop is None or self._worker[2] < stop:
-            batch = self._make(self._worker[2])
+            batch, _ = self._make(self._worker[2])
             self._worker = (worker, n_workers, self._worker[2] + n_workers)
             yield batch
 
@@ -266,6 +277,7 @@ class Loader:
             "step": self._step + after_steps,
             "changes": [[start, dict(weights)] for start, weights in self.plan.order.changes],
             "skip": [list(window) for window in self._skips.windows],
+            "tombstones": list(self._tombstones.documents),
         }
         if self._worker is not None:
             state["worker"] = list(self._worker)
@@ -279,11 +291,14 @@ class Loader:
         """
         check_state(state, self.plan)
         self.close()
+        withdrawn = (*state["tombstones"], *self._tombstones.documents)
+        self._tombstones = Tombstones([source.shards for source in self.plan.sources], withdrawn)
         changes = tuple((int(start), dict(weights)) for start, weights in state["changes"])
         if changes != self.plan.order.changes:
             self.plan = self.plan.with_changes(changes)
-            self._filler = Filler(self.plan, self._options, self._pool)
+        self._filler = Filler(self.plan, self._options, self._pool, self._tombstones)
         self._skips = Skips([(int(a), int(b)) for a, b in state["skip"]])
+        self._certificate = Certificate()
         self._move(int(state["delivered"]), int(state["step"]))
         if "worker" in state:
             worker, n_workers, after = (int(value) for value in state["worker"])
@@ -292,6 +307,7 @@ class Loader:
     def seek(self, step: int) -> None:
         """Go to where `step` steps of this loader's global batch size end."""
         self.close()
+        self._certificate = Certificate()
         self._move(step * self.global_batch_size, step)
 
     def set_weights(self, weights: Mapping[str, float]) -> None:
@@ -308,7 +324,7 @@ class Loader:
         kept = tuple(change for change in self.plan.order.changes if change[0] < now)
         self.close()
         self.plan = self.plan.with_changes((*kept, (now, dict(weights))))
-        self._filler = Filler(self.plan, self._options, self._pool)
+        self._filler = Filler(self.plan, self._options, self._pool, self._tombstones)
         self._move(self.delivered, self._step)
 
     def skip(self, windows: Sequence[tuple[int, int]]) -> None:
@@ -326,6 +342,35 @@ class Loader:
         samples = self._skips.sample(np.arange(first * g, last * g, dtype=np.int64))
         breaks = np.flatnonzero(np.diff(samples) != 1) + 1
         return [(int(part[0]), int(part[-1]) + 1) for part in np.split(samples, breaks) if len(part)]
+
+    # ---- questions -------------------------------------------------------------------------------------
+
+    def certificate(self) -> Certificate:
+        """Return the certificate of the rows delivered since this object was made, loaded or sought."""
+        return self._certificate
+
+    def expected_certificate(self, first: int, last: int) -> Certificate:
+        """Return what the certificates of all ranks for rows [first, last) of the run must add up to."""
+        total = Certificate()
+        for at in range(first, last, 1 << 16):
+            samples = self._skips.sample(np.arange(at, min(at + (1 << 16), last), dtype=np.int64))
+            located = (samples, *self.plan.order.locate(samples))
+            total += certify(row_marks(*(part.view(np.uint64) for part in located)))
+        return total
+
+    def where(self, step: int, slot: int) -> RowTrace:
+        """Return the documents in row `slot` of the global batch of `step`, counted at this batch size."""
+        return trace_sample(self.plan, int(self._skips.sample(step * self.global_batch_size + slot)))
+
+    def when(self, document_id: str, first: int = 0, last: int | None = None) -> list[Showing]:
+        """Return when a document is shown, among global samples [first, last).
+
+        `last` is the end of the run by default, or a million samples on where there is none.
+        """
+        end = self.plan.order.n_samples
+        last = (end if end is not None else first + 1_000_000) if last is None else last
+        samples = samples_with(self.plan, document_id, first, last)
+        return showings(samples, self._skips.logical, self._skips.skipped, self.global_batch_size)
 
     # ---- inside ----------------------------------------------------------------------------------------
 
@@ -353,12 +398,15 @@ class Loader:
         )
         self._runner_pid = os.getpid()
 
-    def _make(self, made: int) -> Batch:
-        """Return this rank's batch of the `made`-th step from the base."""
+    def _make(self, made: int) -> tuple[Batch, Certificate]:
+        """Return this rank's batch of the `made`-th step from the base, and its certificate."""
         number, within = divmod(made, self._chunk_steps)
         resolved = self._chunk(number)
         rows = self._high - self._low
-        return self._filler.fill(resolved, within * rows, (within + 1) * rows)
+        low, high = within * rows, (within + 1) * rows
+        batch = self._filler.fill(resolved, low, high)
+        marks = row_marks(*(part[low:high].view(np.uint64) for part in resolved.identity))
+        return batch, certify(marks, batch["input_ids"] if self._certify_content else None)
 
     def _chunk(self, number: int) -> Resolved:
         with self._lock:
@@ -380,39 +428,3 @@ class Loader:
         if total is not None:
             samples = np.where(samples < total, samples, -1)
         return samples
-
-
-def check_state(state: Mapping[str, Any], plan: Plan) -> None:
-    """Refuse a state of another format or plan.
-
-    Raises:
-        StateError: says which fact differs, what was saved and what this loader has.
-    """
-    if state.get("magic") != STATE_MAGIC or state.get("version") != STATE_VERSION:
-        raise StateError(
-            problem(
-                "not a loader state of this version",
-                where="load_state_dict",
-                expected=(STATE_MAGIC, STATE_VERSION),
-                got=(state.get("magic"), state.get("version")),
-                then="resume with the release of gristmill that saved it",
-            )
-        )
-    saved = dict(state["plan"])
-    if saved.get("hash") == plan.hash:
-        return
-    mine = plan.facts
-    for key in mine:
-        if saved.get(key) != mine[key]:
-            raise StateError(
-                problem(
-                    f"the state was saved under another plan: {key} differs",
-                    where="load_state_dict",
-                    expected=saved.get(key),
-                    got=mine[key],
-                    then="call set_weights after loading to change the mixture"
-                    if key == "weights"
-                    else "make the loader with the saved value, or start a new run",
-                )
-            )
-    raise StateError(problem("the state's plan hash is damaged", where="load_state_dict", expected=plan.hash))

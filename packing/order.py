@@ -293,6 +293,11 @@ class Skips:
         u = np.asarray(logical, np.int64)
         return np.asarray(u + self._skipped[np.searchsorted(self._logical, u, side="right")], np.int64)
 
+    def skipped(self, sample: int) -> bool:
+        """Return whether `sample` is never delivered."""
+        j = int(np.searchsorted(self._starts, sample, side="right"))
+        return bool(j and sample < self._ends[j - 1])
+
     def logical(self, sample: int) -> int:
         """Return how many samples below `sample` are delivered."""
         j = int(np.searchsorted(self._starts, sample, side="right"))

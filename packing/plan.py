@@ -49,6 +49,11 @@ class Resolved:
     within: Ints
     groups: dict[int, Rows]
 
+    @property
+    def identity(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """What a certificate is taken of: sample, source, epoch, item."""
+        return self.sample, self.source, self.epoch, self.item
+
 
 @dataclass(frozen=True)
 class Plan:
