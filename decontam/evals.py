@@ -38,7 +38,7 @@ KNOWN = {
     "choice": (
         "choices", "options", "endings", "candidates", "mc1_targets", "incorrect_answers", "sol1", "sol2", "option1",
         "option2", "distractor1", "distractor2", "distractor3", "ending0", "ending1", "ending2", "ending3",
-        "choice1", "choice2", "A", "B", "C", "D", "E", "hypothesis", "选项",
+        "choice1", "choice2", "A", "B", "C", "D", "E", "hypothesis", "选项", "question.choices",
     ),
     "passage": (
         "passage", "context", "article", "document", "background", "story", "paragraph", "support", "fact1", "code",

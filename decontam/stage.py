@@ -159,7 +159,7 @@ def _columns(n_docs: int, hits: list[Hit]) -> dict[str, pa.Array]:
     }
     for hit in hits:
         n_passages[hit.doc] = hit.n_passages
-        if not hit.n_items:
+        if not hit.set_name:
             continue
         n_tokens[hit.doc], ratio[hit.doc], n_items[hit.doc] = hit.n_tokens, hit.ratio, hit.n_items
         for name, value in zip(texts, (hit.set_name, hit.item_id, hit.part, hit.items, hit.text), strict=True):

@@ -18,7 +18,7 @@ class Hit:
     """What was found in one document.
 
     ``n_tokens``: longest common run with the worst item; ``ratio``: share of that text of the item which the runs
-    cover; ``spans``: byte ranges in the document, end not included, of all runs that flag; ``threshold``: what
+    cover; ``items``: those that flag, as ``set:id``; ``spans``: byte ranges in the document, end not included, of all runs that flag; ``threshold``: what
     ``n_tokens`` was held against.
     """
 
@@ -90,10 +90,9 @@ def _document(
             hit.n_tokens, hit.ratio = longest[3], ratio
             hit.threshold = entry.n_tokens if entry.whole else need
             hit.text = _sample(data_B, longest[4], longest[5], sample)
-    found = list(flagging) if flagging else ([index.entries[-best[3]].item] if best else [])
-    hit.n_items = len(found)
-    hit.items = [f"{index.items[i].set_name}:{index.items[i].item_id}" for i in found[:most]]
-    hit.n_passages = len(passages - set(found))
+    hit.n_items = len(flagging)
+    hit.items = [f"{index.items[i].set_name}:{index.items[i].item_id}" for i in list(flagging)[:most]]
+    hit.n_passages = len(passages - set(flagging))
     return hit
 
 

@@ -3,11 +3,13 @@
 A token is a maximal run of letters, marks and digits after folding (NFKC for single characters, lower case,
 Latin, Greek and Cyrillic accents removed); a character of a script written without spaces (Han, kana, Thai, …) is a
 token of its own. Everything else separates tokens, apart from apostrophes, accents and format characters, which
-are skipped. `match` streams each document once: a 64-bit hash a token, a polynomial prefix hash that gives any window in one multiplication, a
-Bloom filter that answers "no" for almost every window, an open-addressing table, and on a hit an exact comparison of
-folded code points, carried on to the end of the common run. Nothing is allocated per document; each document token
-is compared at most once with each item that shares an n-gram, so time is linear in the text times the (bounded)
-number of items an n-gram may have.
+are skipped.
+
+`match` streams each document once: a 64-bit hash a token, a polynomial prefix hash that gives any window in one
+multiplication, a Bloom filter that answers "no" for almost every window, an open-addressing table, and on a hit an
+exact comparison of folded code points, carried on to the end of the common run. Nothing is allocated per document;
+a document token is compared at most once with each item that shares an n-gram, so time is linear in the text times
+the bounded number of items an n-gram may have.
 
 Legend: ``offsets_D1`` int64, ``data_B`` uint8 valid UTF-8; ``fold_U`` int32 (0x110000), see `fold_table`; index
 arrays: entry e is tokens ``tokens_E1[e]:tokens_E1[e+1]``, token t hashes to ``hash_N[t]`` and spells
