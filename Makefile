@@ -12,6 +12,7 @@ help: ## list the targets
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or later is needed; set PYTHON=python3.12, say"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --upgrade pip wheel
 
 $(VENV)/.curate: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install -q -e '.[curate]'
