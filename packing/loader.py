@@ -117,6 +117,7 @@ class Loader:
         Raises:
             ArgumentError, ShardMissingError, ShardFormatError: see the messages.
         """
+        self._arguments = {name: value for name, value in locals().items() if name not in ("self", "pool")}
         if (batch_size is None) == (global_batch_size is None):
             raise ArgumentError(
                 problem(
@@ -248,6 +249,10 @@ class Loader:
         runner, self._runner = self._runner, None
         if runner is not None and self._runner_pid == os.getpid():
             runner.close()
+
+    def __reduce__(self) -> Any:
+        """Pickle as arguments and position: what a spawned worker process gets."""
+        return _rebuild, (type(self), self._arguments, self.state_dict())
 
     def __enter__(self) -> Self:
         return self
@@ -428,3 +433,9 @@ class Loader:
         if total is not None:
             samples = np.where(samples < total, samples, -1)
         return samples
+
+
+def _rebuild(cls: type[Loader], arguments: dict[str, Any], state: dict[str, Any]) -> Loader:
+    loader = cls(**arguments)
+    loader.load_state_dict(state)
+    return loader

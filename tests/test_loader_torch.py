@@ -1,0 +1,150 @@
+"""The loader under PyTorch, and our shards under Megatron-Core."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+from torch.utils.data import DataLoader  # noqa: E402
+
+from gristmill.packing import TokenSpec, open_shards, write_shards  # noqa: E402
+from gristmill.packing.torch import TorchLoader  # noqa: E402
+
+pytestmark = [
+    pytest.mark.peer,
+    pytest.mark.filterwarnings("default"),
+]
+SPEC = TokenSpec(1000, 0, "t")
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(1)
+    documents = [rng.integers(1, 1000, int(n)) for n in rng.integers(1, 90, 120)]
+    return write_shards(tmp_path_factory.mktemp("p"), documents, SPEC, documents_per_shard=50)
+
+
+def loader(root: Path, **options: Any) -> TorchLoader:
+    return TorchLoader(root, **{"sequence_length": 16, "batch_size": 4, "seed": 3, **options})
+
+
+def rows(batches: Any) -> list[Any]:
+    return [
+        row for batch in batches for row in zip(batch["samples"].tolist(), batch["input_ids"].tolist(), strict=True)
+    ]
+
+
+def test_batches_are_int64_tensors(root: Path) -> None:
+    one = loader(root, loss_mask=True)
+    batch = next(iter(one))
+    assert batch["input_ids"].dtype == batch["labels"].dtype == batch["position_ids"].dtype == torch.int64
+    assert batch["cu_seqlens"].dtype == torch.int32
+    assert batch["loss_mask"].dtype == torch.uint8
+    logits = torch.randn(4, 16, 1000)
+    assert torch.isfinite(torch.nn.functional.cross_entropy(logits.transpose(1, 2), batch["labels"]))
+    one.close()
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3, 4])
+def test_dataloader_workers_do_not_change_the_order(root: Path, workers: int) -> None:
+    reference = rows(loader(root))
+    assert rows(DataLoader(loader(root), batch_size=None, num_workers=workers)) == reference
+
+
+def test_a_loader_travels_to_spawned_workers_with_its_position(root: Path) -> None:
+    one = loader(root)
+    reference = rows(loader(root))
+    iterator = iter(one)
+    for _ in range(3):
+        next(iterator)
+    one.close()
+    got = rows(DataLoader(one, batch_size=None, num_workers=1, multiprocessing_context="spawn"))
+    assert got == reference[12:]
+
+
+def test_a_state_after_worker_steps_resumes_exactly(root: Path) -> None:
+    reference = rows(loader(root))
+    one = loader(root)
+    seen = []
+    for step, batch in enumerate(DataLoader(one, batch_size=None, num_workers=2)):
+        seen += rows([batch])
+        if step == 6:
+            break
+    two = loader(root, batch_size=7)
+    two.load_state_dict(one.loader.state_dict(after_steps=7))
+    rest = [row for row in rows(two) if row[0] >= 0]
+    assert seen + rest == [row for row in reference if row[0] >= 0]
+
+
+def test_stateful_dataloader_resumes_in_the_middle(root: Path) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
+    reference = rows(loader(root))
+    for workers in (0, 2):
+        one = stateful.StatefulDataLoader(loader(root), batch_size=None, num_workers=workers)
+        seen = []
+        iterator = iter(one)
+        for _ in range(5):
+            seen += rows([next(iterator)])
+        state = one.state_dict()
+        two = stateful.StatefulDataLoader(loader(root), batch_size=None, num_workers=workers)
+        two.load_state_dict(state)
+        assert seen + rows(two) == reference, workers
+
+
+def test_it_is_a_checkpointable_object(root: Path) -> None:
+    stateful = pytest.importorskip("torch.distributed.checkpoint.stateful")
+    assert isinstance(loader(root), stateful.Stateful)
+
+
+KILLED = """
+import os, signal, sys, time
+from torch.utils.data import DataLoader
+from gristmill.packing.torch import TorchLoader
+
+loader = TorchLoader(sys.argv[1], sequence_length=16, batch_size=4, epochs=10_000)
+iterator = iter(DataLoader(loader, batch_size=None, num_workers=2))
+next(iterator)
+began = time.monotonic()
+try:
+    os.kill(iterator._workers[0].pid, signal.SIGKILL)
+    while time.monotonic() - began < 20:
+        next(iterator)
+except (RuntimeError, OSError, EOFError) as error:
+    print("error after", time.monotonic() - began, error)
+"""
+
+
+def test_a_killed_worker_is_an_error_within_seconds_and_leaves_nothing(root: Path) -> None:
+    def shared() -> set[str]:
+        folder = Path("/dev/shm")
+        return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+
+    before = shared()
+    ran = subprocess.run(
+        [sys.executable, "-c", KILLED, str(root)], capture_output=True, text=True, timeout=90, check=False
+    )
+    assert "error after" in ran.stdout, ran.stderr
+    assert float(ran.stdout.split()[2]) < 10
+    assert {name for name in shared() - before if "gristmill" in name} == set()
+
+
+def test_megatron_core_reads_our_shards(root: Path) -> None:
+    indexed = pytest.importorskip("megatron.core.datasets.indexed_dataset", reason="megatron-core is not installed")
+    shards = open_shards(root)
+    number = 0
+    for i in range(len(shards)):
+        theirs = indexed.IndexedDataset(str(root / shards.shard(i).name))
+        assert len(theirs) == shards.shard(i).n_documents
+        assert theirs.document_indices.tolist() == list(range(len(theirs) + 1))
+        for tokens in theirs:
+            mine = shards.document(number)
+            assert tokens.dtype == mine.dtype
+            assert tokens.tolist() == mine.tolist()
+            number += 1
+    assert number == shards.n_documents
