@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def naive(
     while len(tokens) < n_tokens:
         pairs: Counter[tuple[int, int]] = Counter()
         for word, ids in split.items():
-            for pair in zip(ids, ids[1:], strict=False):
+            for pair in pairwise(ids):
                 pairs[pair] += words[word]
         able = {p: n for p, n in pairs.items() if n >= min_count and len(tokens[p[0]] + tokens[p[1]]) <= max_bytes}
         if not able:

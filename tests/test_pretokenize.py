@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gristmill.stages.kernels import unicode as tables
-from gristmill.stages.kernels.pretokenize import PATTERNS, Pattern, flags, pretokenize
+from gristmill.stages.kernels.pretokenize import NO_SPLIT, PATTERNS, Pattern, flags, pretokenize
 
 regex = pytest.importorskip("regex")
 
@@ -104,6 +104,10 @@ def test_a_slice_starts_where_its_offsets_say() -> None:
     ends, firsts = pretokenize(np.array([2, 8, 14], np.int64), data, PATTERNS["llama3"])
     assert ends.tolist() == [8, 14]
     assert firsts.tolist() == [0, 1, 2]
+
+
+def test_text_that_has_been_split_stays_whole() -> None:
+    assert split(["a b  c\n", "中。"], NO_SPLIT) == [[b"a b  c\n"], ["中。".encode()]]
 
 
 def test_flags_are_shared_and_read_only() -> None:

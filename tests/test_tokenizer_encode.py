@@ -6,6 +6,7 @@ import json
 import logging
 import time
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,7 @@ def rows(encoder: Any, texts: list[str]) -> list[list[int]]:
     tokens, offsets = encoder.encode_batch(*batch(texts))
     assert offsets[0] == 0
     assert offsets[-1] == len(tokens)
-    return [tokens[a:b].tolist() for a, b in zip(offsets[:-1], offsets[1:], strict=True)]
+    return [tokens[a:b].tolist() for a, b in pairwise(offsets)]
 
 
 def by_definition(word: bytes, bpe: BpeModel) -> list[int]:
@@ -73,7 +74,7 @@ def by_definition(word: bytes, bpe: BpeModel) -> list[int]:
     single = {token: i for i, token in enumerate(bpe.tokens) if len(token) == 1}
     ids = [single[bytes([b])] for b in word]
     while True:
-        able = [(ranks[pair], k) for k, pair in enumerate(zip(ids, ids[1:], strict=False)) if pair in ranks]
+        able = [(ranks[pair], k) for k, pair in enumerate(pairwise(ids)) if pair in ranks]
         if not able:
             return ids
         rank, k = min(able)
@@ -127,7 +128,7 @@ def test_invalid_utf8_comes_back_too(raw: bytes) -> None:
 def test_a_slice_of_a_batch_encodes_as_its_documents() -> None:
     offsets, data = batch(TEXTS)
     tokens, token_offsets = Encoder(model()).encode_batch(offsets[3:7], data)
-    assert [tokens[a:b].tolist() for a, b in zip(token_offsets[:-1], token_offsets[1:], strict=True)] == rows(
+    assert [tokens[a:b].tolist() for a, b in pairwise(token_offsets)] == rows(
         Encoder(model()), TEXTS[3:6]
     )
 

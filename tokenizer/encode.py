@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from functools import cache
+from itertools import pairwise
 from threading import Lock
 from typing import Any, Protocol, TypeAlias
 
@@ -177,7 +178,7 @@ class LibraryEncoder:
     def encode_batch(self, offsets_D1: Offsets, data_B: Bytes) -> tuple[Tokens, Offsets]:
         """Return ``(tokens_T, token_offsets_D1)`` of documents in UTF-8, as `Encoder.encode_batch` does."""
         bounds = offsets_D1.tolist()
-        texts = [data_B[a:b].tobytes().decode() for a, b in zip(bounds[:-1], bounds[1:], strict=True)]
+        texts = [data_B[a:b].tobytes().decode() for a, b in pairwise(bounds)]
         rows = [e.ids for e in self._tokenizer.encode_batch(texts, add_special_tokens=False)]
         token_offsets = np.cumsum([0, *map(len, rows)]).astype(np.int64)
         tokens = np.empty(token_offsets[-1], np.uint32)

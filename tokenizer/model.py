@@ -49,8 +49,8 @@ class BpeModel:
 
     pattern: Pattern
     tokens: tuple[bytes, ...]
-    merges_M2: I32
-    merged_M: I32
+    merges_M2: I32  # noqa: N815
+    merged_M: I32  # noqa: N815
     specials: dict[str, int]
     ignore_merges: bool = False
 

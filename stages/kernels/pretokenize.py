@@ -53,8 +53,9 @@ _LOWERS = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
 class Pattern:
     """A pre-tokenisation rule: its regular expression and the scanner's settings that are equal to it.
 
-    `style`: GPT2, CL100K or O200K (or WHOLE, which does not split). `max_digits`: longest run of numbers in one pre-token. `marks`: combining
-    marks count as letters, so that words of Devanagari, Thai or vocalised Arabic stay whole.
+    `style`: GPT2, CL100K or O200K, or WHOLE, which does not split. `max_digits`: longest run of numbers in one
+    pre-token. `marks`: combining marks count as letters, so that words of Devanagari, Thai or vocalised Arabic
+    stay whole.
     """
 
     name: str

@@ -1,0 +1,195 @@
+"""The tokenizer stage: train byte-level BPE on the kept documents, or take a given ``tokenizer.json``.
+
+Leaves ``tokenizer.json`` (the same bytes for the same documents and settings, whatever the file layout) and the
+report in the manifest. The documents go on to the next stage as they are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field, field_validator, model_validator
+
+from gristmill.stages import store
+from gristmill.stages.base import GlobalStage
+from gristmill.stages.errors import ConfigError, RunError
+from gristmill.stages.kernels.bpe import train
+from gristmill.stages.kernels.pretoken_table import MAX_PIECE, thin
+from gristmill.stages.kernels.pretokenize import PATTERNS
+from gristmill.tokenizer.count import Counted, Words, count, make_plan
+from gristmill.tokenizer.encode import AnyEncoder, Encoder, LibraryEncoder
+from gristmill.tokenizer.model import EOS, BpeModel, UnsupportedTokenizerError, parse
+from gristmill.tokenizer.report import make_report
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from gristmill.stages.artifact import Artifact
+    from gristmill.stages.context import Context, Outcome
+
+FILE = "tokenizer.json"
+
+
+class Tokenizer(GlobalStage):
+    """Byte-level BPE, trained on a sample that is spread over all documents."""
+
+    name: ClassVar[str] = "tokenizer"
+    version: ClassVar[int] = 1
+    summary: ClassVar[str] = "train a byte-level BPE tokenizer, or take a given one, and report how it does"
+    input_kinds: ClassVar[tuple[str, ...]] = ("documents",)
+    output_kind: ClassVar[str] = "tokenizer"
+
+    path: str | None = Field(
+        default=None,
+        description="a tokenizer.json to use as it is, local path or URI; nothing is trained then. Byte-level BPE "
+        "with a known split is run by compiled kernels, any other by the tokenizers library",
+    )
+    vocab_size: int = Field(
+        default=32_768, ge=257, le=1 << 23, description="tokens, the 256 bytes and the special ones included"
+    )
+    pattern: Literal["llama3", "qwen2", "gpt2", "o200k", "marks3", "marks1"] = Field(
+        default="llama3",
+        description="how text is split before merging: llama3 (also cl100k; numbers in threes), qwen2 (single "
+        "digits), gpt2, o200k (also splits at capitals), marks3 and marks1 (llama3 and qwen2 with combining "
+        "marks as letters: better for Hindi, Thai, Arabic with vowels)",
+    )
+    special_tokens: tuple[str, ...] = Field(
+        default=(EOS, "<|pad|>"),
+        description="special tokens, given the last ids in this order; <|endoftext|> ends a document",
+    )
+    min_count: int = Field(default=2, ge=1, description="a pair must occur this many times to be merged")
+    max_token_bytes: int = Field(default=64, ge=2, le=MAX_PIECE, description="longest token, in bytes")
+    sample_bytes: int = Field(
+        default=1 << 30,
+        ge=1,
+        description="train on about this many bytes of text, documents being chosen by a hash of their id",
+    )
+    held_out_bytes: int = Field(
+        default=16 << 20,
+        ge=0,
+        description="keep about this many bytes, at most 5 %, out of training for the report; 0: no report on them",
+    )
+    max_piece_bytes: int = Field(
+        default=128,
+        ge=16,
+        le=MAX_PIECE,
+        description="in training, longer pre-tokens (Chinese clauses, base64) are counted in pieces of this length",
+    )
+    max_unique_bytes: int = Field(
+        default=256 << 20,
+        ge=1 << 16,
+        description="bytes of distinct pre-tokens that training holds in memory (about 16 times this); beyond it, "
+        "pre-tokens that occur once are sampled by hash and weighted",
+    )
+    compare: tuple[str, ...] = Field(
+        default=(), description="tokenizer.json files to compare with on the held-out documents"
+    )
+
+    @field_validator("special_tokens")
+    @classmethod
+    def _special(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(value)) < len(value) or "" in value:
+            raise ValueError("special tokens must differ and not be empty")
+        return value
+
+    @model_validator(mode="after")
+    def _room(self) -> Self:
+        if self.vocab_size < 256 + len(self.special_tokens):
+            raise ValueError(
+                f"vocab_size must be at least {256 + len(self.special_tokens):,}: 256 bytes and the special tokens"
+            )
+        return self
+
+    def reads(self) -> dict[str, pa.DataType | None]:
+        """`lang` is used where it is there."""
+        return {"text": pa.large_string(), "id": None}
+
+    def files(self) -> tuple[Path, ...]:
+        """The given tokenizer and those to compare with."""
+        return tuple(Path(p) for p in (self.path, *self.compare) if p is not None and store.is_local(p))
+
+    def run(self, context: Context, inputs: list[Artifact]) -> Outcome:
+        """Count pre-tokens, train, write ``tokenizer.json``; the report says how the held-out documents fare.
+
+        Raises:
+            RunError: no text to train on.
+            ConfigError: the given tokenizer is none.
+        """
+        from gristmill.stages.context import Outcome
+
+        given = self._given()
+        has_language = all("lang" in artifact.schema.names for artifact in inputs)
+        encoder = given[1] if given else None
+        plan = make_plan(
+            encoder.model.pattern.name if isinstance(encoder, Encoder) else self.pattern,
+            context.seed,
+            sum(artifact.n_bytes for artifact in inputs),
+            self.sample_bytes,
+            self.held_out_bytes,
+            self.max_piece_bytes,
+            has_language,
+            (*((self.path,) if self.path else ()), *self.compare),
+            train=given is None,
+        )
+        counted = count(context, inputs, plan)
+        if given is None:
+            if not len(counted.train):
+                raise RunError(f"{self.name}: no text to train on: the inputs hold no documents with text")
+            data, encoder = self._train(counted)
+        else:
+            data, encoder = given
+        context.write_file(FILE, data)
+        report = make_report(
+            encoder,
+            counted,
+            pattern=self.pattern if given is None else None,
+            given=self.path,
+            compare=self.compare,
+        )
+        return Outcome(report=report)
+
+    def _given(self) -> tuple[bytes, AnyEncoder] | None:
+        if self.path is None:
+            return None
+        try:
+            data = store.read_bytes(self.path)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{self.name}.path: {self.path}: cannot be read: {error}") from None
+        try:
+            return data, Encoder(parse(data, self.path))
+        except UnsupportedTokenizerError as reason:
+            return data, LibraryEncoder(data, str(reason))
+
+    def _train(self, counted: Counted) -> tuple[bytes, Encoder]:
+        words = thinned(counted.train, self.max_unique_bytes)
+        merges = train(
+            words.offsets_W1,
+            words.data_B,
+            words.counts_W,
+            self.vocab_size - len(self.special_tokens),
+            self.min_count,
+            self.max_token_bytes,
+        )
+        model = BpeModel.trained(PATTERNS[self.pattern], merges, self.special_tokens)
+        return model.to_json(), Encoder(model)
+
+
+def thinned(words: Words, max_bytes: int) -> Words:
+    """Return `words`, or where they have more than `max_bytes` distinct bytes, with fewer of those counted once.
+
+    One in k of these is kept, chosen by its hash, and counted k times, so that expected counts stay the same.
+    """
+    lengths = np.diff(words.offsets_W1)
+    if int(lengths.sum()) <= max_bytes:
+        return words
+    once = words.counts_W == 1
+    rest = int(lengths[~once].sum())
+    every = max(2, -(-int(lengths[once].sum()) // max(1, max_bytes - rest)))
+    counts = words.counts_W.copy()
+    thin(lengths, words.data_B, every, counts)
+    kept = counts > 0
+    data = words.data_B[np.repeat(kept, lengths)]
+    return Words(np.concatenate([[0], np.cumsum(lengths[kept])]), data, counts[kept])
