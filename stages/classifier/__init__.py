@@ -1,4 +1,4 @@
-"""Any fastText model as a quality, toxicity or domain score, and the rules that keep by it."""
+"""Any fastText model as a quality, toxicity or domain score: rules, training, report."""
 
 from gristmill.stages.classifier.stage import Classifier
 
