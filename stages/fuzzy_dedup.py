@@ -86,6 +86,10 @@ class FuzzyDedup(KeepsBest):
     driver_edges: int = Field(
         default=DRIVER_EDGES, ge=0, description="edges from which on the driver finishes the components"
     )
+    device: Literal["auto", "cpu", "gpu"] = Field(
+        default="auto",
+        description="where signatures are computed; 'auto': on the GPU that Spark gave to the task, if any",
+    )
     seed: int = Field(default=1, ge=0, lt=2**32, description="seed of the permutations")
     n_samples: int = Field(default=10, ge=0, le=1000, description="largest clusters shown in the report, with text")
 
@@ -101,7 +105,7 @@ class FuzzyDedup(KeepsBest):
             bands, rows = self.bands, self.rows
         else:
             bands, rows = bands_for_recall(self.threshold, self.permutations, self.min_recall)
-        return Sketch(self.shingle_units, bands, rows, self.seed, self.digits_alike)
+        return Sketch(self.shingle_units, bands, rows, self.seed, self.digits_alike, self.device)
 
     def run(self, context: Context, inputs: list[Artifact]) -> Outcome:
         """Find near-duplicates and remove all but the best of each group."""

@@ -12,6 +12,8 @@ import pyarrow as pa
 from gristmill.stages.dedup.checkpoint import Checkpoint, Lookup
 from gristmill.stages.dedup.order import order_keys
 from gristmill.stages.dedup.resolver import CANDIDATE_SCHEMA
+from gristmill.stages.errors import RunError
+from gristmill.stages.kernels import minhash_cuda
 from gristmill.stages.kernels.minhash import band_keys, permutations, signatures
 from gristmill.stages.kernels.shingles import U64, normal_table, shingle_sets
 from gristmill.stages.kernels.unionfind import components_of_buckets
@@ -36,13 +38,24 @@ class Sketch:
     rows: int
     seed: int
     digits_alike: bool
+    device: str = "auto"
 
     def keys(self, texts: pa.Array) -> tuple[U64, npt.NDArray[np.int64]]:
         """Return ``(keys_DN, n_units_D)``; documents with 0 units must not be banded."""
         a_K, b_K = permutations(self.bands * self.rows, self.seed)
         norm_C = normal_table(self.digits_alike)
-        signatures_DK, n_units_D = signatures(*text_view(texts), norm_C, self.n, a_K, b_K)
+        compute = minhash_cuda.signatures if self._on_gpu() else signatures
+        signatures_DK, n_units_D = compute(*text_view(texts), norm_C, self.n, a_K, b_K)
         return band_keys(signatures_DK, self.bands, self.rows), n_units_D
+
+    def _on_gpu(self) -> bool:
+        if self.device == "cpu":
+            return False
+        if self.device == "auto":
+            return minhash_cuda.task_has_device()
+        if not minhash_cuda.available():
+            raise RunError("fuzzy_dedup.device is 'gpu', but this worker has no usable GPU (or no numba-cuda)")
+        return True
 
     def sets(self, texts: pa.Array) -> pa.Array:
         """Return the sorted distinct shingle hashes of each document, 8 bytes each, large_binary."""
