@@ -18,8 +18,8 @@ class Hit:
     """What was found in one document.
 
     ``n_tokens``: longest common run with the worst item; ``ratio``: share of that text of the item which the runs
-    cover; ``items``: those that flag, as ``set:id``; ``spans``: byte ranges in the document, end not included, of all runs that flag; ``threshold``: what
-    ``n_tokens`` was held against.
+    cover; ``threshold``: what ``n_tokens`` was held against; ``items``: those that flag, as ``set:id``; ``spans``:
+    byte ranges in the document, end not included, of all runs that flag.
     """
 
     doc: int

@@ -50,6 +50,10 @@ SURE = [
     ("call me at 07700 900123", "phone", "07700 900123"),
     ("тел. 495 123 45 67", "phone", "495 123 45 67"),
     ("from 172.61.42.192 to", "ip", "172.61.42.192"),
+    ("address 82.50.72.20", "ip", "82.50.72.20"),
+    ("the number is +81 3 5308 6120, call", "phone", "+81 3 5308 6120"),
+    ("WhatsApp 13812345678", "phone", "13812345678"),
+    ("张三,13812345678,女", "phone", "13812345678"),
     ("http://93.184.216.34:80/", "ip", "93.184.216.34"),
     ("地址为93.184.216.34。", "ip", "93.184.216.34"),
     ("2001:4860:4860::8888", "ip", "2001:4860:4860::8888"),
@@ -85,6 +89,8 @@ NONE = [
     "AKIAIOSFODNN7EXAMPLE", "sk-this-is-only-a-sentence-with-many-words", "http://user:${PASSWORD}@host/",
     "666-12-3456", "123-00-4567", "GB82WEST12345698765433", "13812345678901", "X13812345678", "0x13812345678",
     "/item/13812345678.html", "12.13812345678", "-0.055782417923803", "00 20 00 00 00 00", "00400000-00452000",
+    "total 14511243264", "Timestamp: 17107041535", "phone 1.000.000", "call 00000000", "tel 04/25/2017",
+    "call 00 00 02 00 00 00", "Section\xa011.7.3.2", "0001:0002:0003:0004:0005:0006:0007:0008", "0014 95dc 0035 1670 0034 db30",
     "100-200-3000", "911-911-9111",
 ]  # fmt: skip
 
@@ -152,10 +158,12 @@ def test_density_rule_rejects_address_lists_only() -> None:
 def test_pseudonym_depends_on_the_value_alone() -> None:
     stage = stages.create("pii", phone="pseudonym", email="pseudonym", salt="0123456789abcdef")
     one, two, other = (
-        stage.transform(batch("13812345678", "x 138-1234-5678 Y@b.cn", "13812345679")).column("text").to_pylist()
+        stage.transform(batch("电话13812345678", "x 138-1234-5678 Y@b.cn", "电话13812345679"))
+        .column("text")
+        .to_pylist()
     )
-    assert one.startswith("<PHONE:") and one in two and one != other
-    salted = stages.create("pii", phone="pseudonym", salt="another salt, long").transform(batch("13812345678"))
+    assert one.startswith("电话<PHONE:") and one[2:] in two and one != other
+    salted = stages.create("pii", phone="pseudonym", salt="another salt, long").transform(batch("电话13812345678"))
     assert salted.column("text").to_pylist() != [one]
 
 

@@ -21,6 +21,7 @@ from gristmill.stages.kernels.pii_tables import (
     CONTEXT_FIRST,
     DIGIT,
     IBANS,
+    IP_CONTEXT,
     UPPER,
 )
 
@@ -196,7 +197,7 @@ def card_issuer(digits_N: Any, n: int) -> int:
         return CLEAN if n == 16 else WEAK if 12 <= n <= 19 else REJECT
     if two == 60 or two == 81 or two == 82 or three == 508:  # RuPay, UnionPay abroad
         return WEAK if n == 16 else REJECT
-    return REJECT
+    return WEAK if 3 <= two // 10 <= 6 and n != 14 else REJECT  # Maestro and others of national schemes
 
 
 @inner
@@ -270,11 +271,12 @@ def ipv4(data_B: Any, lo: int, hi: int, k: int, tables_T: Any, groups_G3: Any, k
             return False
         if byte == 61 and (before == 61 or before == 62 or before == 60 or before == 126):  # ==1.2.3.4
             return False
-        if byte == 43 or byte == 194:  # +, section sign or no-break space
+        if byte == 43 or (byte == 0xA7 and before == 0xC2):  # a plus or section sign
             return False
         if after_version_word(data_B, lo, start, tables_T):
             return False
-    if short and heads_line(data_B, lo, start):  # 12.6.2.1 as the number of a section
+    # 12.6.2.1 is rather the number of a section or version than one address in fifty.
+    if short and not has_context(data_B, max(lo, start - 28), start, IP_CONTEXT, tables_T):
         return False
     if end < hi:
         byte = data_B[end]
@@ -302,20 +304,6 @@ def ipv4(data_B: Any, lo: int, hi: int, k: int, tables_T: Any, groups_G3: Any, k
         if documentation:
             return False
     return True
-
-
-@inner
-def heads_line(data_B: Any, lo: int, start: int) -> bool:
-    """Return whether only blanks and ``#`` (at most 16) stand between the start of the line and `start`."""
-    j = start
-    while j > lo and start - j < 16:
-        byte = data_B[j - 1]
-        if byte == 10 or byte == 13:
-            return True
-        if byte not in (32, 9, 35):
-            return False
-        j -= 1
-    return j == lo
 
 
 @inner

@@ -5,7 +5,7 @@ behind ``+`` (E.164), Chinese mobiles by allocated prefix, Chinese landlines and
 North American numbers with valid area and exchange. Legend as in `pii_numbers`.
 """
 
-# ruff: noqa: PLR1714, SIM102, SIM109 - shapes that Numba compiles to plain branches
+# ruff: noqa: PLR1714, SIM102, SIM109, SIM110 - shapes that Numba compiles to plain branches
 from __future__ import annotations
 
 from typing import Any
@@ -28,6 +28,9 @@ from gristmill.stages.kernels.pii_numbers import (
 from gristmill.stages.kernels.pii_tables import ALNUM, CODES, DIGIT, MOBILES, PHONE_CONTEXT
 
 inner = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
+
+CHINESE = 3
+"""A bare Chinese mobile number: sure amid Chinese text, elsewhere a word such as "phone" is needed."""
 
 
 @inner
@@ -53,7 +56,7 @@ def international(digits_N: Any, skip: int, n: int, k: int, tables_T: Any) -> in
 
 @inner
 def phone_shape(
-    k: int, n: int, plus: bool, paren: bool, tables_T: Any, groups_G3: Any, digits_N: Any,
+    k: int, n: int, plus: bool, tables_T: Any, groups_G3: Any, digits_N: Any,
 ) -> int:  # fmt: skip
     """Return how sure the first `k` groups (`n` digits) are a phone number: CLEAN, WEAK or REJECT."""
     g0 = groups_G3[0, 1]
@@ -70,10 +73,11 @@ def phone_shape(
         china = digits_N[2] == 8 and digits_N[3] == 6 and digits_N[4] == 1
         if sure != CLEAN:
             return sure
-        return CLEAN if (k > 1 and 3 <= g0 <= 5) or (china and n == 15) else WEAK
+        dump = g0 == 4 and g1 == 4 and g2 == 4
+        return CLEAN if (k > 1 and 3 <= g0 <= 5 and not dump) or (china and n == 15) else WEAK
     if n == 11 and digits_N[0] == 1 and tables_T[MOBILES + 100 + digits_N[1] * 10 + digits_N[2]]:
         if k == 1:
-            return CLEAN
+            return CHINESE
         if k == 3 and s0 == s1 and (s0 == SPACE or s0 == HYPHEN):
             if (g0 == 3 and g1 == 4 and g2 == 4) or (g0 == 4 and g1 == 3) or (g0 == 3 and g1 == 3 and g2 == 5):
                 return CLEAN
@@ -97,22 +101,42 @@ def phone_shape(
     if n == 10 and (digits_N[0] == 4 or digits_N[0] == 8) and digits_N[1] == 0 and digits_N[2] == 0:
         if k == 3 and s0 == HYPHEN and s1 == HYPHEN and (g0 == 3 or g0 == 4):
             return CLEAN
-    return weak_phone(k, n, paren, groups_G3, digits_N)
+    return weak_phone(k, n, groups_G3, digits_N)
 
 
 @inner
-def weak_phone(k: int, n: int, paren: bool, groups_G3: Any, digits_N: Any) -> int:
+def chinese_around(data_B: Any, lo: int, hi: int, start: int, end: int) -> bool:
+    """Return whether a three-byte character of CJK (U+3000 to U+9FFF or full width) is within 40 bytes."""
+    for j in range(max(lo, start - 40), min(hi, end + 40)):
+        if 0xE3 <= data_B[j] <= 0xE9 or data_B[j] == 0xEF:
+            return True
+    return False
+
+
+@inner
+def weak_phone(k: int, n: int, groups_G3: Any, digits_N: Any) -> int:
     """Return WEAK for a shape that is a phone number only next to a word such as 'phone', else REJECT."""
     if n < 7 or n > 13:
         return REJECT
-    if k == 1:
-        return WEAK if 10 <= n <= 11 or (n == 8 and digits_N[0] != 2 and digits_N[0] != 1) else REJECT
-    if k > 5:
+    zeros = 0
+    for j in range(n):
+        zeros += digits_N[j] == 0
+    if 2 * zeros >= n:
         return REJECT
+    if k == 1:
+        return WEAK if 10 <= n <= 11 or (n == 8 and digits_N[0] >= 3) else REJECT
+    dots = 0
+    others = 0
     for g in range(k):
         size = groups_G3[g, 1]
-        if size > 8 or (size < 2 and not paren and g > 0):
+        if size > 8 or (size < 2 and g > 2):
             return REJECT
+        if g < k - 1:
+            dots += groups_G3[g, 2] == DOT
+            others += groups_G3[g, 2] in (SPACE, HYPHEN, SLASH)
+    # 04.25.2017 and 1.000.000 and 195.58.60 are no numbers to call; 01.84.17.61.18 and 930.167.3943 are.
+    if dots and (others or (k == 3 and n < 10)):
+        return REJECT
     if k == 2 and groups_G3[0, 2] in (DOT, SLASH) and digits_N[0] != 0:
         return REJECT
     if k == 3:  # dates: 2024-01-31, 31.01.2024
@@ -158,10 +182,8 @@ def phone_at(
     """Return ``(start, end)`` of the phone number that begins with the parsed groups, or ``(0, 0)``."""
     start = groups_G3[0, 0]
     plus = False
-    paren = False
     if start > lo and data_B[start - 1] == 40:
         start -= 1
-        paren = True
     elif start > lo and data_B[start - 1] == 43:
         start -= 1
         plus = True
@@ -180,20 +202,22 @@ def phone_at(
         if n > 16 or n < 7:
             continue
         end = groups_G3[used - 1, 0] + groups_G3[used - 1, 1]
-        shape = phone_shape(used, n, plus, paren, tables_T, groups_G3, digits_N)
+        shape = phone_shape(used, n, plus, tables_T, groups_G3, digits_N)
         if shape == REJECT:
             continue
         if used < k:
             code = groups_G3[used - 1, 2]
             right = REJECT if code == HYPHEN or code == DOT or code == SLASH else CLEAN
             if code == SPACE and (used == 1 or groups_G3[used - 2, 2] == SPACE):
-                right = WEAK
+                right = REJECT if shape == WEAK and used > 1 else WEAK
         else:
             longer = extension_end(data_B, hi, end, tables_T)
             right = right_strength(data_B, hi, longer, tables_T)
             end = longer
         if right == REJECT:
             continue
+        if shape == CHINESE and not chinese_around(data_B, lo, hi, start, end):
+            shape = WEAK
         if shape == WEAK or left == WEAK or right == WEAK:
             if near < 0:
                 near = 1 if has_context(data_B, max(lo, start - 28), start, PHONE_CONTEXT, tables_T) else 0

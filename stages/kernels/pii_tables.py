@@ -53,8 +53,8 @@ _PHONE_WORDS = (
     # A trailing space means: the whole word only.
     "phone", "telephone", "telefon", "teléfono", "téléphone", "tel ", "tél ", "mobile", "mobil ", "cell ",
     "cellphone", "fax", "call ", "whatsapp", "dial ", "sms ", "contact ", "desk ", "handy ", "fono ", "celular",
-    "answering at ", "reach me ", "тел ", "телефон", "电话", "手机", "联系", "致电", "热线", "传真", "座机", "来电",
-    "拨打", "微信", "電話", "手機", "聯絡", "携帯", "연락", "전화", "휴대폰",
+    "answering at ", "reach me ", "messages to ", "text me ", "office ", "тел ", "телефон",
+    "电话", "手机", "联系", "致电", "热线", "传真", "座机", "来电", "拨打", "微信", "電話", "手機", "聯絡", "携帯", "연락", "전화", "휴대폰",
 )  # fmt: skip
 _CARD_WORDS = (
     "card", "cc ", "visa", "mastercard", "maestro", "amex", "diners", "karte", "carte", "tarjeta",
@@ -62,11 +62,15 @@ _CARD_WORDS = (
 )  # fmt: skip
 _ID_WORDS = ("身份证", "身分证", "公民身份", "证件号", "身份號", "id card", "identity card")
 _SSN_WORDS = ("ssn", "social security")
+_IP_WORDS = (
+    "ip ", "ipv4", "ip4 ", "inet ", "address", "addr", "adresse", "host", "server", "router", "gateway", "dns ", "src ",
+    "dst ", "via ", "dev ", "nexthop", "ping ", "ssh ", "route ", "network", "地址", "主机", "服务器", "網址", "адрес",
+)  # fmt: skip
 
 
-CONTEXT_LISTS = (_PHONE_WORDS, _CARD_WORDS, _ID_WORDS, _SSN_WORDS)
+CONTEXT_LISTS = (_PHONE_WORDS, _CARD_WORDS, _ID_WORDS, _SSN_WORDS, _IP_WORDS)
 """Words that make a doubtful number a sure one, when they stand shortly before it."""
-PHONE_CONTEXT, CARD_CONTEXT, ID_CONTEXT, SSN_CONTEXT = 1, 2, 4, 8
+PHONE_CONTEXT, CARD_CONTEXT, ID_CONTEXT, SSN_CONTEXT, IP_CONTEXT = 1, 2, 4, 8, 16
 
 
 def _pack_context() -> tuple[npt.NDArray[np.uint8], bytes]:

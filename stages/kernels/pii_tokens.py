@@ -106,7 +106,8 @@ def hex_value(byte: int) -> int:
 def ipv6_at(data_B: Any, lo: int, hi: int, i: int, tables_T: Any, keep_reserved: bool) -> tuple[int, int]:
     """Return ``(start, end)`` of the IPv6 address whose first colon is at `i`, or ``(0, 0)`` (RFC 4291).
 
-    Global unicast (2000::/3) only, without 2001:db8::/32; ULA and link-local too if reserved ones are not kept.
+    Global unicast (2000::/3) without 2001:db8::/32, and others only in full length; ULA and link-local if reserved
+    ones are not kept.
     """
     start = i
     while start > lo and i - start <= 4 and tables_T[data_B[start - 1]] & HEX:
@@ -114,6 +115,7 @@ def ipv6_at(data_B: Any, lo: int, hi: int, i: int, tables_T: Any, keep_reserved:
     if i - start != 4 or (start > lo and (tables_T[data_B[start - 1]] & ALNUM or data_B[start - 1] in (58, 46, 95))):
         return 0, 0
     groups = 0
+    wide = 0
     second = 0
     compressed = False
     j = start
@@ -127,6 +129,7 @@ def ipv6_at(data_B: Any, lo: int, hi: int, i: int, tables_T: Any, keep_reserved:
         if j - group == 0 or j - group > 4:
             return 0, 0
         groups += 1
+        wide += j - group >= 3
         if groups == 2 and not (compressed and second == -1):
             second = value
         end = j
@@ -160,9 +163,9 @@ def ipv6_at(data_B: Any, lo: int, hi: int, i: int, tables_T: Any, keep_reserved:
     if 0x2000 <= first <= 0x3FFF:
         documentation = (first == 0x2001 and second == 0xDB8) or first == 0x3FFF
         return (0, 0) if documentation and keep_reserved else (start, end)
-    if not keep_reserved and (first & 0xFE00 == 0xFC00 or first & 0xFFC0 == 0xFE80):
-        return start, end
-    return 0, 0
+    if first & 0xFE00 == 0xFC00 or first & 0xFFC0 == 0xFE80:
+        return (0, 0) if keep_reserved else (start, end)
+    return (start, end) if groups == 8 and wide >= 6 and first >= 0x1000 else (0, 0)
 
 
 @inner
