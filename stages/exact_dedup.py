@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import Field
 
-from gristmill.stages.dedup.order import KeepsBest, order_keys
+from gristmill.stages.dedup.order import KeepsBest, order_keys, sample_documents
 from gristmill.stages.kernels import unicode
 from gristmill.stages.kernels.shingles import normal_table
 from gristmill.stages.kernels.textkey import exact_keys
@@ -54,17 +54,26 @@ class ExactDedup(KeepsBest):
         self.check_columns([artifact.schema for artifact in inputs])
         columns = ["text", *self.order_columns()]
         mapper = partial(_keys, self.normalize, self.source_priority, self.prefer)
-        removals = _removals(context.map_documents(inputs, columns, mapper, KEY_SCHEMA))
-        removals = removals.persist()
-        try:
-            outcome = context.remove(inputs, removals.drop("size"))
-            sizes = removals.groupBy("kept_id", "size").count().groupBy("size").count().collect()
-        finally:
-            removals.unpersist()
-        outcome.report = {
-            "groups_by_size": {str(size): n for size, n in sorted((row["size"], row["count"]) for row in sizes)}
-        }
-        return outcome
+        return remove_equal_keys(context, inputs, context.map_documents(inputs, columns, mapper, KEY_SCHEMA), REASON)
+
+    def warm(self, schema: pa.Schema) -> None:
+        """Compile the kernels."""
+        for _ in _keys(self.normalize, (), (), iter([sample_documents()])):
+            pass
+
+
+def remove_equal_keys(context: Context, inputs: list[Artifact], keys: Any, reason: str) -> Outcome:
+    """Remove all but the best row of each key of a `KEY_SCHEMA` DataFrame; the report counts groups by size."""
+    removals = _removals(keys, reason).persist()
+    try:
+        outcome = context.remove(inputs, removals.drop("size"))
+        sizes = removals.groupBy("kept_id", "size").count().groupBy("size").count().collect()
+    finally:
+        removals.unpersist()
+    outcome.report = {
+        "groups_by_size": {str(size): n for size, n in sorted((row["size"], row["count"]) for row in sizes)}
+    }
+    return outcome
 
 
 def _keys(
@@ -84,7 +93,7 @@ def _keys(
         )
 
 
-def _removals(keys: Any) -> Any:
+def _removals(keys: Any, reason: str) -> Any:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -97,7 +106,7 @@ def _removals(keys: Any) -> Any:
         .where("position > 1")
         .selectExpr(
             "row",
-            f"'{REASON}' as reason",
+            f"'{reason}' as reason",
             "cast(1.0 as double) as value",
             "cast(1.0 as double) as threshold",
             "kept_id",

@@ -23,7 +23,7 @@ from gristmill.stages import store
 from gristmill.stages.connected_components import DRIVER_EDGES, LABEL_SCHEMA, connected_components
 from gristmill.stages.dedup import checkpoint, report
 from gristmill.stages.dedup.checkpoint import Checkpoint
-from gristmill.stages.dedup.order import KeepsBest
+from gristmill.stages.dedup.order import KeepsBest, sample_documents
 from gristmill.stages.dedup.resolver import CANDIDATE_SCHEMA, DECISION_SCHEMA, decide_stream
 from gristmill.stages.dedup.sketch import (
     BUCKET_SCHEMA,
@@ -32,6 +32,7 @@ from gristmill.stages.dedup.sketch import (
     emit_buckets,
     emit_candidates,
     emit_keys,
+    packed_keys,
 )
 from gristmill.stages.errors import RunError
 from gristmill.stages.kernels.minhash import bands_for_recall, s_curve
@@ -106,6 +107,30 @@ class FuzzyDedup(KeepsBest):
         else:
             bands, rows = bands_for_recall(self.threshold, self.permutations, self.min_recall)
         return Sketch(self.shingle_units, bands, rows, self.seed, self.digits_alike, self.device)
+
+    def warm(self, schema: pa.Schema) -> None:
+        """Compile the kernels on two documents that are alike."""
+        batch = sample_documents()
+        sketch = self.sketch()
+        keys_DN, _ = sketch.keys(batch.column("text"))
+        components_of_buckets(keys_DN)
+        n = batch.num_rows
+        candidates = pa.RecordBatch.from_arrays(
+            [
+                pa.array([0] * n, pa.int64()),
+                pa.array([b""] * n, pa.binary()),
+                batch.column("row"),
+                pa.array([False] * n),
+                batch.column("id"),
+                pa.array([""] * n, pa.string()),
+                pa.array([bytes(range(sketch.bands))] * n, pa.binary()),
+                packed_keys(keys_DN),
+                sketch.sets(batch.column("text")).cast(pa.binary()),
+            ],
+            schema=CANDIDATE_SCHEMA,
+        )
+        for _ in decide_stream(self.threshold, self.measure, self.verify, self.max_bucket, iter([candidates])):
+            pass
 
     def run(self, context: Context, inputs: list[Artifact]) -> Outcome:
         """Find near-duplicates and remove all but the best of each group."""

@@ -80,6 +80,19 @@ def order_keys(batch: pa.RecordBatch, source_priority: tuple[str, ...], prefer: 
     return joined.cast(pa.binary())
 
 
+def sample_documents() -> pa.RecordBatch:
+    """Return two small documents, to compile kernels on."""
+    return pa.RecordBatch.from_pydict(
+        {
+            "row": pa.array([0, 1], pa.int64()),
+            "id": ["a", "b"],
+            "source": ["s", "s"],
+            "content_hash": pa.array([bytes(16)] * 2, pa.binary(16)),
+            "text": pa.array(["one two three four five six", "天地玄黄宇宙洪荒"], pa.large_string()),
+        }
+    )
+
+
 def _fixed(rows_DW: npt.NDArray[np.uint8]) -> pa.Array:
     rows_DW = np.ascontiguousarray(rows_DW)
     return pa.Array.from_buffers(pa.binary(rows_DW.shape[1]), len(rows_DW), [None, pa.py_buffer(rows_DW)]).cast(
