@@ -80,13 +80,15 @@ class ConsoleReporter:
         if not fresh:
             self._console.print(f"  {label}: up to date ({artifact.directory})", highlight=False)
             return
-        first, last = artifact.ledger[0], artifact.ledger[-1]
-        rate = first.into.n_bytes / 1e6 / max(seconds, 1e-9)
-        self._console.print(
-            f"  {label}: {first.into.docs:,} documents in, {last.kept.docs:,} kept, "
-            f"{size(first.into.n_bytes)}, {seconds:,.1f} s, {rate:,.1f} MB/s -> {artifact.directory}",
-            highlight=False,
-        )
+        counts = ""
+        if artifact.ledger:
+            first, last = artifact.ledger[0], artifact.ledger[-1]
+            rate = first.into.n_bytes / 1e6 / max(seconds, 1e-9)
+            counts = (
+                f"{first.into.docs:,} documents in, {last.kept.docs:,} kept, "
+                f"{size(first.into.n_bytes)}, {rate:,.1f} MB/s, "
+            )
+        self._console.print(f"  {label}: {counts}{seconds:,.1f} s -> {artifact.directory}", highlight=False)
 
     def close(self) -> None:
         """Stop the display, also after an error."""

@@ -21,6 +21,7 @@ from gristmill.stages.base import BatchStage, GlobalStage, SourceStage
 from gristmill.stages.context import Context
 from gristmill.stages.documents import Split, plan_splits, read_split
 from gristmill.stages.errors import ConfigError
+from gristmill.stages.ledger import Entry
 from gristmill.stages.passes import PassPlan, Sink, output_schema
 from gristmill.stages.progress import Counters
 
@@ -131,6 +132,8 @@ def execute(plan: Plan, unit: Unit, inputs: list[Artifact], spark: Any, counters
     last = unit.nodes[-1].stage
     if isinstance(last, GlobalStage):
         outcome = last.run(context, inputs)
+        if not outcome.ledger and counters.total_docs:
+            outcome.ledger = [_read_only(unit.name, inputs)]
     else:
         splits, pass_plan = _pass(unit, context, inputs)
         records = context.run_pass(pass_plan, splits)
@@ -143,6 +146,15 @@ def execute(plan: Plan, unit: Unit, inputs: list[Artifact], spark: Any, counters
         "parallelism": context.parallelism,
     }
     return commit(unit, context, outcome, inputs, run)
+
+
+def _read_only(node: str, inputs: list[Artifact]) -> Entry:
+    """Return the entry of a stage that reads documents and removes none."""
+    entry = Entry(node)
+    for artifact in inputs:
+        entry.into.add(artifact.n_docs, artifact.n_bytes)
+        entry.kept.add(artifact.n_docs, artifact.n_bytes)
+    return entry
 
 
 def _pass(unit: Unit, context: Context, inputs: list[Artifact]) -> tuple[list[Any], PassPlan]:

@@ -103,7 +103,7 @@ def shard_facts(path: str) -> list[dict[str, Any]]:
         shard = shards.shard(number)
         lengths = np.diff(shard.first_token)
         codes = shard.table.array("source")
-        names = shard.table.strings("sources")
+        names = [shard.table.string("sources", i) for i in range(len(shard.table.array("sources_ends")))]
         docs = np.bincount(codes, minlength=len(names))
         tokens = np.bincount(codes, weights=lengths, minlength=len(names)).astype(np.int64)
         order = np.argsort(-tokens, kind="stable")
