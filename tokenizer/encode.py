@@ -189,7 +189,7 @@ class LibraryEncoder:
     def decode(self, tokens_T: npt.ArrayLike) -> bytes:
         """Return the text that tokens spell, as the library decodes it."""
         ids: Any = np.asarray(tokens_T, np.int64).tolist()
-        return self._tokenizer.decode(ids, skip_special_tokens=False).encode()  # type: ignore[no-any-return]
+        return self._tokenizer.decode(ids, skip_special_tokens=False).encode()
 
 
 @cache

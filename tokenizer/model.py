@@ -72,9 +72,15 @@ class BpeModel:
         """Id of the end-of-document token: ``<|endoftext|>``, or the first usual name of it that there is."""
         return next((self.specials[name] for name in _EOS_NAMES if name in self.specials), None)
 
+    def to_vocab(self) -> dict[str, int]:
+        """Return the ordinary tokens as ``tokenizer.json`` spells them, and their ids."""
+        special = set(self.specials.values())
+        return {letters(token): i for i, token in enumerate(self.tokens) if i not in special and token}
+
     def to_json(self) -> bytes:
         """Return ``tokenizer.json``: the same bytes for the same model, always."""
-        ordinary = [letters(token) for token in self.tokens[: self.vocab_size - len(self.specials)]]
+        vocabulary = self.to_vocab()
+        spelled = {i: token for token, i in vocabulary.items()}
         split = {"type": "Split", "pattern": {"Regex": self.pattern.regex}, "behavior": "Isolated", "invert": False}
         byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
         flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
@@ -96,8 +102,8 @@ class BpeModel:
                 "fuse_unk": False,
                 "byte_fallback": False,
                 "ignore_merges": self.ignore_merges,
-                "vocab": {token: i for i, token in enumerate(ordinary)},
-                "merges": [f"{ordinary[a]} {ordinary[b]}" for a, b in self.merges_M2.tolist()],
+                "vocab": vocabulary,
+                "merges": [f"{spelled[a]} {spelled[b]}" for a, b in self.merges_M2.tolist()],
             },
         }
         return (json.dumps(data, ensure_ascii=False, indent=1) + "\n").encode()

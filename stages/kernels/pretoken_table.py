@@ -334,7 +334,7 @@ def pack(lengths_K: npt.NDArray[np.uint16], counts_K: npt.NDArray[np.int64], byt
     """Return the keys and counts as one compressed payload (K, raw length, then Zstandard)."""
     raw = lengths_K.tobytes() + counts_K.tobytes() + bytes_Q.tobytes()
     head = np.array([len(lengths_K), len(raw)], np.int64).tobytes()
-    return head + pa.Codec("zstd", 1).compress(raw, asbytes=True)  # type: ignore[no-any-return]
+    return head + pa.Codec("zstd", 1).compress(raw, asbytes=True)
 
 
 def unpack(payload: bytes) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int64], Bytes]:

@@ -33,7 +33,7 @@ def _facts(
             code = first if size == 1 else first & (0x7F >> size)
             for k in range(1, size):
                 code = code << 6 | (np.int64(data_B[i + k]) & 0x3F if i + k < end else 0)
-            code = min(code, 0x10FFFF)
+            code = min(code, np.int64(0x10FFFF))
             category = category_C[code]
             if category <= tables.LO and script == tables.SCRIPT_COMMON:
                 script = script_C[code]
