@@ -18,9 +18,10 @@ import numpy.typing as npt
 
 from gristmill.packing.batch import Batch, BatchOptions, Filler, Pool
 from gristmill.packing.certificate import Certificate, certify, row_marks
+from gristmill.packing.chunk import Chunk
 from gristmill.packing.errors import ArgumentError, problem
 from gristmill.packing.order import Shuffle, Skips
-from gristmill.packing.plan import Paths, Plan, Resolved, make_plan
+from gristmill.packing.plan import Paths, Plan, make_plan
 from gristmill.packing.prefetch import Prefetcher
 from gristmill.packing.state import STATE_MAGIC, STATE_VERSION, check_state
 from gristmill.packing.tombstones import Tombstones
@@ -157,7 +158,7 @@ class Loader:
         )
         self._skips = Skips(skip)
         self._drop_last = drop_last
-        self._options = BatchOptions(np.dtype(dtype), loss_mask, False, boundary_targets)
+        self._options = BatchOptions(np.dtype(dtype), loss_mask, boundary_targets)
         self._pool = pool or Pool()
         self._tombstones = Tombstones([source.shards for source in self.plan.sources], tombstones)
         self._filler = Filler(self.plan, self._options, self._pool, self._tombstones)
@@ -170,7 +171,7 @@ class Loader:
         self._worker: tuple[int, int, int] | None = None
         self._runner: Prefetcher | None = None
         self._runner_pid = 0
-        self._chunks: dict[int, Resolved] = {}
+        self._chunks: dict[int, Chunk] = {}
         self._lock = threading.Lock()
         g = self.global_batch_size
         self._low, self._high = g * rank // world_size, g * (rank + 1) // world_size
@@ -406,18 +407,19 @@ class Loader:
     def _make(self, made: int) -> tuple[Batch, Certificate]:
         """Return this rank's batch of the `made`-th step from the base, and its certificate."""
         number, within = divmod(made, self._chunk_steps)
-        resolved = self._chunk(number)
+        chunk = self._chunk(number)
         rows = self._high - self._low
         low, high = within * rows, (within + 1) * rows
-        batch = self._filler.fill(resolved, low, high)
-        marks = row_marks(*(part[low:high].view(np.uint64) for part in resolved.identity))
-        return batch, certify(marks, batch["input_ids"] if self._certify_content else None)
+        batch = self._filler.fill(chunk, low, high)
+        if self._certify_content:
+            return batch, certify(chunk.marks[low:high], batch["input_ids"])
+        return batch, chunk.certificate(low, high)
 
-    def _chunk(self, number: int) -> Resolved:
+    def _chunk(self, number: int) -> Chunk:
         with self._lock:
             found = self._chunks.get(number)
             if found is None:
-                found = self.plan.resolve(self._samples(number * self._chunk_steps, self._chunk_steps))
+                found = Chunk(self.plan, self._samples(number * self._chunk_steps, self._chunk_steps))
                 self._chunks[number] = found
                 while len(self._chunks) > 4:
                     del self._chunks[min(self._chunks)]

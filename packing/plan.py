@@ -45,8 +45,6 @@ class Resolved:
     source: Ints
     epoch: Ints
     item: Ints
-    group: Ints
-    within: Ints
     groups: dict[int, Rows]
 
     @property
@@ -101,13 +99,11 @@ class Plan:
         item = np.full(len(samples), -1, np.int64)
         if real.any():
             source[real], epoch[real], item[real] = self.order.locate(samples[real])
-        within = np.zeros(len(samples), np.int64)
         groups: dict[int, Rows] = {}
         for i in np.unique(source[real]):
             mine = np.flatnonzero(source == i)
-            within[mine] = np.arange(len(mine))
             groups[int(i)] = self.sources[i].layout.rows(item[mine])
-        return Resolved(samples, source, epoch, item, source, within, groups)
+        return Resolved(samples, source, epoch, item, groups)
 
 
 def named_sources(sources: Paths | Mapping[str, Paths]) -> dict[str, Paths]:

@@ -1,0 +1,86 @@
+"""A stretch of rows made ready to be filled: everything that can be computed for thousands of rows at once.
+
+Per row there remain one read, and a slice of the arrays below.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from gristmill.packing.certificate import Certificate, row_marks
+from gristmill.packing.plan import Plan, Resolved
+
+Ints = npt.NDArray[np.int64]
+Read = tuple[int, int, int, int, int]
+"""Source, shard (-1: the piece spans shards), first byte in the shard, first token in the stream, inputs."""
+
+
+class Chunk:
+    """C rows, ready to be filled.
+
+    `reads[piece_bounds[r]:piece_bounds[r + 1]]` fill row r; a blank row has none. `begins` are the flat positions
+    (row * S + position) of rows' and documents' beginnings, those of row r from `begin_bounds[r]` on.
+    """
+
+    def __init__(self, plan: Plan, samples: Ints, divisor: int = 1) -> None:
+        """Resolve `samples` (-1: blank) and lay their reads out; `divisor` cuts each row into that many."""
+        resolved = plan.resolve(samples)
+        self.samples = samples
+        self.piece_bounds: list[int] = []
+        self.reads: list[Read] = []
+        self._lay_reads(plan, resolved)
+        self._lay_begins(plan, resolved, divisor)
+        marks = row_marks(*(part.view(np.uint64) for part in resolved.identity))
+        self._marks = marks
+        self._sums = np.concatenate([np.zeros((1, 2), np.uint64), np.cumsum(marks, axis=0, dtype=np.uint64)])
+        self._real = np.concatenate([np.zeros(1, np.int64), np.cumsum(samples >= 0)])
+
+    @property
+    def marks(self) -> npt.NDArray[np.uint64]:
+        """Certificate marks, uint64 (C, 2)."""
+        return self._marks
+
+    def certificate(self, low: int, high: int) -> Certificate:
+        """Return the certificate of rows [low, high)."""
+        mask = 2**64 - 1
+        (a, b), (c, d) = self._sums[low].tolist(), self._sums[high].tolist()
+        return Certificate((c - a) & mask, (d - b) & mask, int(self._real[high] - self._real[low]))
+
+    def _lay_reads(self, plan: Plan, resolved: Resolved) -> None:
+        n_rows = len(resolved.sample)
+        counts = np.zeros(n_rows, np.int64)
+        where = {i: np.flatnonzero(resolved.source == i) for i in resolved.groups}
+        for i, rows in resolved.groups.items():
+            counts[where[i]] = np.diff(rows.pieces_C1)
+        bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
+        columns = np.empty((5, int(bounds[-1])), np.int64)
+        for i, rows in resolved.groups.items():
+            shards = plan.sources[i].shards
+            # Pieces of one source lie in the order of its rows: scatter them to their places among all rows.
+            size = np.diff(rows.pieces_C1)
+            at = np.repeat(bounds[where[i]] - rows.pieces_C1[:-1], size) + np.arange(len(rows.first_P))
+            number = np.searchsorted(shards.token_starts, rows.first_P, side="right") - 1
+            spans = rows.first_P + rows.inputs_P + 1 > shards.token_starts[number + 1]
+            columns[0, at] = i
+            columns[1, at] = np.where(spans, -1, number)
+            columns[2, at] = (rows.first_P - shards.token_starts[number]) * shards.dtype.itemsize
+            columns[3, at] = rows.first_P
+            columns[4, at] = rows.inputs_P
+        self.piece_bounds = bounds.tolist()
+        self.reads = list(zip(*columns.tolist(), strict=True))
+
+    def _lay_begins(self, plan: Plan, resolved: Resolved, divisor: int) -> None:
+        s = plan.sequence_length
+        n_rows = len(resolved.sample)
+        step = s // divisor
+        parts = [np.arange(0, n_rows * s, step, dtype=np.int64)]
+        for i, rows in resolved.groups.items():
+            mine = np.flatnonzero(resolved.source == i)
+            parts.append(np.repeat(mine * s, np.diff(rows.cuts_C1)) + rows.cuts_X)
+        begins = np.concatenate(parts)
+        begins.sort()
+        if divisor > 1:
+            begins = begins[np.concatenate([[True], np.diff(begins) > 0])]
+        self.begins = begins
+        self.begin_bounds: list[int] = np.searchsorted(begins, np.arange(n_rows + 1) * s).tolist()
