@@ -13,6 +13,7 @@ task order or retries (see `kernels.jaccard` for why).
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -23,6 +24,7 @@ from gristmill.stages import store
 from gristmill.stages.connected_components import DRIVER_EDGES, LABEL_SCHEMA, connected_components
 from gristmill.stages.dedup import checkpoint, report
 from gristmill.stages.dedup.checkpoint import Checkpoint
+from gristmill.stages.dedup.index import Shelf, leaders, matches, open_indexes, write_index
 from gristmill.stages.dedup.order import KeepsBest, sample_documents
 from gristmill.stages.dedup.resolver import CANDIDATE_SCHEMA, DECISION_SCHEMA, decide_stream
 from gristmill.stages.dedup.sketch import (
@@ -32,11 +34,10 @@ from gristmill.stages.dedup.sketch import (
     emit_buckets,
     emit_candidates,
     emit_keys,
-    packed_keys,
 )
 from gristmill.stages.errors import RunError
 from gristmill.stages.kernels.minhash import bands_for_recall, s_curve
-from gristmill.stages.kernels.unionfind import components_of_buckets
+from gristmill.stages.kernels.unionfind import components, components_of_buckets
 from gristmill.stages.kernels.views import text_view
 
 if TYPE_CHECKING:
@@ -92,6 +93,17 @@ class FuzzyDedup(KeepsBest):
         description="where signatures are computed; 'auto': on the GPU that Spark gave to the task, if any",
     )
     seed: int = Field(default=1, ge=0, lt=2**32, description="seed of the permutations")
+    write_index: bool = Field(
+        default=False, description="add an index of the kept documents to the artifact, for `against` of later runs"
+    )
+    against: tuple[str, ...] = Field(
+        default=(),
+        max_length=100,
+        description="artifacts with an index, oldest first: their documents are better than any of this run and stay",
+    )
+    forget: str | None = Field(
+        default=None, description="text file with ids, one a line, that the indexes in `against` no longer count"
+    )
     n_samples: int = Field(default=10, ge=0, le=1000, description="largest clusters shown in the report, with text")
 
     @model_validator(mode="after")
@@ -99,6 +111,19 @@ class FuzzyDedup(KeepsBest):
         if (self.bands is None) != (self.rows is None):
             raise ValueError("give both bands and rows, or neither")
         return self
+
+    def files(self) -> tuple[Path, ...]:
+        """Return the identity of the indexes, and the ids to forget."""
+        names = [Path(path) / "index" / "index.json" for path in self.against if store.is_local(path)]
+        return (*names, *([Path(self.forget)] if self.forget else []))
+
+    def shelf(self) -> Shelf:
+        """Open the indexes. Raises: ConfigError."""
+        ids: tuple[str, ...] = ()
+        if self.forget:
+            text = store.read_bytes(self.forget).decode()
+            ids = tuple(line.strip() for line in text.splitlines() if line.strip())
+        return Shelf(tuple(open_indexes(self.against, self.sketch())), ids)
 
     def sketch(self) -> Sketch:
         """Return the parameters of the signatures, bands chosen."""
@@ -124,7 +149,7 @@ class FuzzyDedup(KeepsBest):
                 batch.column("id"),
                 pa.array([""] * n, pa.string()),
                 pa.array([bytes(range(sketch.bands))] * n, pa.binary()),
-                packed_keys(keys_DN),
+                sketch.packed(keys_DN),
                 sketch.sets(batch.column("text")).cast(pa.binary()),
             ],
             schema=CANDIDATE_SCHEMA,
@@ -136,9 +161,10 @@ class FuzzyDedup(KeepsBest):
         """Find near-duplicates and remove all but the best of each group."""
         self.check_columns([artifact.schema for artifact in inputs])
         sketch = self.sketch()
+        shelf = self.shelf()
         work = store.join(context.directory, "_work")
-        labels, facts = self._labels(context, inputs, sketch, work)
-        decisions = self._decisions(context, inputs, sketch, labels, work)
+        labels, facts = self._labels(context, inputs, sketch, shelf, work)
+        decisions = self._decisions(context, inputs, sketch, shelf, labels, work)
         frame = decisions.frame(context.spark).where("row >= 0")
         removals = frame.selectExpr(
             "row",
@@ -158,11 +184,13 @@ class FuzzyDedup(KeepsBest):
             **facts,
             **report.clusters(context.spark, inputs, decisions, self.n_samples),
         }
+        if self.write_index:
+            write_index(context, inputs, sketch, decisions, self.source_priority, self.prefer, work)
         store.delete_dir(work)
         return outcome
 
     def _labels(
-        self, context: Context, inputs: list[Artifact], sketch: Sketch, work: str
+        self, context: Context, inputs: list[Artifact], sketch: Sketch, shelf: Shelf, work: str
     ) -> tuple[Checkpoint, dict[str, Any]]:
         """Return the component of every row that shares a bucket with another, and facts for the report."""
         n_docs = sum(artifact.n_docs for artifact in inputs)
@@ -170,37 +198,35 @@ class FuzzyDedup(KeepsBest):
         schema = LABEL_SCHEMA if in_rounds else LABEL_SCHEMA.append(pa.field("keys", pa.binary()))
         done = checkpoint.find(work, "labels", schema)
         if done is None and in_rounds:
-            return self._labels_in_rounds(context, inputs, sketch, work)
+            return self._labels_in_rounds(context, inputs, sketch, shelf, work)
         if done is None:
             frame = context.map_documents(inputs, ["text"], partial(emit_keys, sketch), KEYS_SCHEMA)
             table = frame.toArrow()
             row_R = table.column("row").to_numpy()
             offsets, packed = text_view(table.column("keys"))
             keys_RN = packed[offsets[0] : offsets[-1]].view(np.uint64).reshape(-1, sketch.bands)
-            order = np.argsort(row_R)
-            root = row_R[order][components_of_buckets(keys_RN[order])]
-            _, inverse, sizes = np.unique(root, return_inverse=True, return_counts=True)
-            many = sizes[inverse] > 1
-            labels = pa.table([row_R[order][many], root[many]], schema=LABEL_SCHEMA)
-            keys = table.column("keys").take(pa.array(order[many])).cast(pa.binary())
-            labels = labels.append_column(pa.field("keys", pa.binary()), keys)
+            labels = _group_on_driver(context.spark, row_R, keys_RN, table.column("keys"), shelf)
             done = checkpoint.save_table(labels, work, "labels")
         return done, {"candidates": done.n_rows}
 
     def _labels_in_rounds(
-        self, context: Context, inputs: list[Artifact], sketch: Sketch, work: str
+        self, context: Context, inputs: list[Artifact], sketch: Sketch, shelf: Shelf, work: str
     ) -> tuple[Checkpoint, dict[str, Any]]:
         found = checkpoint.find(work, "buckets", BUCKET_SCHEMA)
         if found is None:
             frame = context.map_documents(inputs, ["text"], partial(emit_buckets, sketch), BUCKET_SCHEMA)
             found = checkpoint.save(frame, work, "buckets", BUCKET_SCHEMA)
-        labels, rounds = connected_components(
-            context.spark, bucket_edges(found.frame(context.spark)), work, self.driver_edges
-        )
+        buckets = found.frame(context.spark)
+        if shelf.indexes:
+            ours = buckets.where("band >= 0").select("band", "key").distinct()
+            buckets = buckets.union(
+                matches(context.spark, shelf, None).join(ours, ["band", "key"], "left_semi").select(*buckets.columns)
+            )
+        labels, rounds = connected_components(context.spark, bucket_edges(buckets), work, self.driver_edges)
         return labels, {"candidates": labels.n_rows, "rounds": rounds}
 
     def _decisions(
-        self, context: Context, inputs: list[Artifact], sketch: Sketch, labels: Checkpoint, work: str
+        self, context: Context, inputs: list[Artifact], sketch: Sketch, shelf: Shelf, labels: Checkpoint, work: str
     ) -> Checkpoint:
         from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -210,6 +236,8 @@ class FuzzyDedup(KeepsBest):
         emit = partial(emit_candidates, sketch, labels, self.source_priority, self.prefer, self.verify)
         columns = ["text", *self.order_columns()]
         candidates = context.map_documents(inputs, columns, emit, CANDIDATE_SCHEMA)
+        if shelf.indexes:
+            candidates = candidates.union(leaders(context.spark, shelf, labels))
         ordered = candidates.repartition("component").sortWithinPartitions("component", "order_key", "row")
         decide = partial(decide_stream, self.threshold, self.measure, self.verify, self.max_bucket)
         frame = ordered.mapInArrow(decide, from_arrow_schema(DECISION_SCHEMA))
@@ -220,6 +248,35 @@ class FuzzyDedup(KeepsBest):
             if len(measured) and not measured.min() >= self.threshold:
                 raise RunError(f"{self.name}: a removal has similarity {measured.min()}, below {self.threshold}")
         return decisions
+
+
+def _group_on_driver(spark: Any, row_R: Any, keys_RN: Any, packed: Any, shelf: Shelf) -> pa.Table:
+    """Return labels (row, component, keys) of rows and indexed documents that share a bucket, ascending by row."""
+    order = np.argsort(row_R)
+    row_R, keys_RN = row_R[order], keys_RN[order]
+    root = components_of_buckets(keys_RN)
+    packed = packed.take(pa.array(order)).cast(pa.binary())
+    if shelf.indexes and len(row_R):
+        firsts = [np.unique(keys_RN[:, band], return_index=True) for band in range(keys_RN.shape[1])]
+        found = matches(spark, shelf, [keys for keys, _ in firsts]).toArrow()
+        node, where = np.unique(found.column("row").to_numpy(), return_inverse=True)
+        band, key = found.column("band").to_numpy(), found.column("key").to_numpy().view(np.uint64)
+        met = np.empty(len(band), np.int64)
+        for number, (keys, first) in enumerate(firsts):
+            mine = np.flatnonzero(band == number)
+            met[mine] = first[np.searchsorted(keys, key[mine])]
+        n = len(row_R)
+        other = np.flatnonzero(root != np.arange(n))
+        root = components(
+            n + len(node), np.concatenate([other, met]), np.concatenate([root[other], where.reshape(-1) + n])
+        )
+        row_R = np.concatenate([row_R, node])
+        packed = pa.concat_arrays([*packed.chunks, pa.array([b""] * len(node), pa.binary())])
+    _, inverse, sizes = np.unique(root, return_inverse=True, return_counts=True)
+    many = np.flatnonzero(sizes[inverse] > 1)
+    many = many[np.argsort(row_R[many])]
+    labels = pa.table([row_R[many], row_R[root[many]]], schema=LABEL_SCHEMA)
+    return labels.append_column(pa.field("keys", pa.binary()), packed.take(pa.array(many)))
 
 
 def bucket_edges(buckets: Any) -> Any:

@@ -45,6 +45,8 @@ DECISION_SCHEMA = pa.schema(
         ("kept_origin", pa.string()),
         ("similarity", pa.float64()),
         ("refused", pa.int64()),
+        ("bands", pa.binary()),
+        ("keys", pa.binary()),
     ]
 )
 """One line a document of this run that has a leader other than itself (it is a duplicate); `refused` counts, on
@@ -151,6 +153,8 @@ class Resolver:
                 kept.field("origin"),
                 pa.array(similarity_D[lost]),
                 pa.array(np.zeros(len(lost), np.int64)),
+                batch.column("bands").take(pa.array(lost)),
+                batch.column("keys").take(pa.array(lost)),
             ],
             schema=DECISION_SCHEMA,
         )

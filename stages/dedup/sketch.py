@@ -57,6 +57,12 @@ class Sketch:
             raise RunError("fuzzy_dedup.device is 'gpu', but this worker has no usable GPU (or no numba-cuda)")
         return True
 
+    def packed(self, keys_DN: U64) -> pa.Array:
+        """Return the keys of each document as one binary value, 8 bytes a band."""
+        offsets = np.arange(len(keys_DN) + 1, dtype=np.int32) * (8 * self.bands)
+        words = pa.py_buffer(np.ascontiguousarray(keys_DN))
+        return pa.Array.from_buffers(pa.binary(), len(keys_DN), [None, pa.py_buffer(offsets), words])
+
     def sets(self, texts: pa.Array) -> pa.Array:
         """Return the sorted distinct shingle hashes of each document, 8 bytes each, large_binary."""
         ends_D1, sets_S = shingle_sets(*text_view(texts), normal_table(self.digits_alike), self.n)
@@ -65,22 +71,13 @@ class Sketch:
         )
 
 
-def packed_keys(keys_DN: U64) -> pa.Array:
-    """Return the keys of each document as one binary value."""
-    width = 8 * keys_DN.shape[1]
-    offsets = np.arange(len(keys_DN) + 1, dtype=np.int32) * width
-    return pa.Array.from_buffers(
-        pa.binary(), len(keys_DN), [None, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(keys_DN))]
-    )
-
-
 def emit_keys(sketch: Sketch, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Yield `KEYS_SCHEMA` rows: the first pass where all keys fit on the driver."""
     for batch in batches:
         keys_DN, n_units_D = sketch.keys(batch.column("text"))
         some = np.flatnonzero(n_units_D)
         rows = batch.column("row").take(pa.array(some))
-        yield pa.RecordBatch.from_arrays([rows, packed_keys(keys_DN[some])], schema=KEYS_SCHEMA)
+        yield pa.RecordBatch.from_arrays([rows, sketch.packed(keys_DN[some])], schema=KEYS_SCHEMA)
 
 
 def emit_buckets(sketch: Sketch, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -154,7 +151,7 @@ def emit_candidates(
                 chosen.column("id").cast(pa.string()),
                 pa.array([""] * n, pa.string()),
                 pa.array([bands] * n, pa.binary()),
-                found.column("keys").combine_chunks() if known_keys else packed_keys(sketch.keys(texts)[0]),
+                found.column("keys").combine_chunks() if known_keys else sketch.packed(sketch.keys(texts)[0]),
                 sketch.sets(texts).cast(pa.binary()) if verify else pa.array([b""] * n, pa.binary()),
             ],
             schema=CANDIDATE_SCHEMA,
