@@ -47,7 +47,8 @@ def international(digits_N: Any, skip: int, n: int, k: int, tables_T: Any) -> in
         prefix = digits_N[skip + 2] * 100 + digits_N[skip + 3] * 10 + digits_N[skip + 4]
         if total == 13 and prefix < 200:
             return CLEAN if tables_T[MOBILES + prefix] else REJECT
-        return CLEAN if 11 <= total <= 14 and digits_N[skip + 2] != 1 else REJECT
+        landline = digits_N[skip + 2] != 1 or digits_N[skip + 3] == 0  # 10 is Beijing
+        return CLEAN if 11 <= total <= 14 and landline else REJECT
     three = two * 10 + digits_N[skip + 2]
     if not (digits_N[skip] == 7 or tables_T[CODES + two] or tables_T[CODES + three]):
         return REJECT

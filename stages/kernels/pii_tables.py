@@ -54,7 +54,8 @@ _PHONE_WORDS = (
     "phone", "telephone", "telefon", "teléfono", "téléphone", "tel ", "tél ", "mobile", "mobil ", "cell ",
     "cellphone", "fax", "call ", "whatsapp", "dial ", "sms ", "contact ", "desk ", "handy ", "fono ", "celular",
     "answering at ", "reach me ", "messages to ", "text me ", "office ", "тел ", "телефон",
-    "电话", "手机", "联系", "致电", "热线", "传真", "座机", "来电", "拨打", "微信", "電話", "手機", "聯絡", "携帯", "연락", "전화", "휴대폰",
+    "电话", "手机", "联系", "致电", "热线", "传真", "座机", "来电", "拨打",
+    "微信", "電話", "手機", "聯絡", "携帯", "연락", "전화", "휴대폰",
 )  # fmt: skip
 _CARD_WORDS = (
     "card", "cc ", "visa", "mastercard", "maestro", "amex", "diners", "karte", "carte", "tarjeta",
