@@ -166,8 +166,6 @@ class Loader:
         self._certificate = Certificate()
         self._prefetch, self._threads, self._timeout = prefetch, threads, timeout
         self._on_step = on_step
-        self._base, self._step = 0, 0
-        self._made = 0
         self._worker: tuple[int, int, int] | None = None
         self._runner: Prefetcher | None = None
         self._runner_pid = 0
@@ -176,6 +174,7 @@ class Loader:
         g = self.global_batch_size
         self._low, self._high = g * rank // world_size, g * (rank + 1) // world_size
         self._chunk_steps = max(1, CHUNK_ROWS // (self._high - self._low))
+        self._move(0, 0)
 
     @property
     def step(self) -> int:
@@ -192,8 +191,7 @@ class Loader:
     @property
     def n_rows(self) -> int | None:
         """Rows of the whole run, without skipped ones; None if it never ends."""
-        total = self.plan.order.n_samples
-        return None if total is None else self._skips.logical(total)
+        return self._n_rows
 
     def __len__(self) -> int:
         """Steps from the current position to the end.
@@ -213,7 +211,7 @@ class Loader:
 
     def __next__(self) -> Batch:
         began = time.perf_counter()
-        if self._steps_left() == 0:
+        if self._last is not None and self._made >= self._last:
             raise StopIteration
         if self._prefetch:
             if self._runner is None or self._runner_pid != os.getpid():
@@ -381,17 +379,19 @@ class Loader:
     # ---- inside ----------------------------------------------------------------------------------------
 
     def _move(self, delivered: int, step: int) -> None:
+        """Go to a position; everything that depends on plan, skips or position is computed anew."""
         self._base, self._made, self._step = delivered, 0, step
         self._chunks.clear()
         self._worker = None
+        total = self.plan.order.n_samples
+        self._n_rows = None if total is None else self._skips.logical(total)
+        self._last: int | None = None
+        if self._n_rows is not None:
+            left, g = max(self._n_rows - delivered, 0), self.global_batch_size
+            self._last = left // g if self._drop_last else -(-left // g)
 
     def _steps_left(self) -> int | None:
-        total = self.n_rows
-        if total is None:
-            return None
-        left = max(total - self._base - self._made * self.global_batch_size, 0)
-        g = self.global_batch_size
-        return left // g if self._drop_last else -(-left // g)
+        return None if self._last is None else max(self._last - self._made, 0)
 
     def _start(self) -> None:
         left = self._steps_left()
