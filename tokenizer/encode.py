@@ -26,7 +26,7 @@ from gristmill.tokenizer.model import BpeModel, UnsupportedTokenizerError, parse
 Tokens: TypeAlias = npt.NDArray[np.uint32]
 
 WINDOW = 16_384
-CACHE_SLOTS = 1 << 18
+CACHE_SLOTS = 1 << 20
 _log = logging.getLogger("gristmill.tokenizer")
 
 
@@ -72,9 +72,9 @@ class Encoder:
         for i in range(len(sizes) - 1, -1, -1):
             if sizes[i] == 1 and i not in special:
                 self._byte_ids[model.tokens[i][0]] = i
-        self._merges = np.empty((_power_of_two(4 * len(model.merges_M2)), 2), np.uint64)
+        self._merges = np.empty((_power_of_two(len(model.merges_M2)), 4), np.uint64)
         kernels.fill_merges(model.merges_M2, self._merges)
-        self._byte_ranks = np.full(65536, -1, np.int32)
+        self._byte_ranks = np.full(65536, kernels.MAX_MERGES, np.int32)
         byte_of = {int(i): b for b, i in enumerate(self._byte_ids)}
         for rank in range(len(model.merges_M2) - 1, -1, -1):
             left, right = model.merges_M2[rank].tolist()
@@ -89,7 +89,7 @@ class Encoder:
         self._cache_tokens = np.empty(4 * len(self._cache) + kernels.SHORT, np.uint32)
         self._cache_bytes = np.empty(8 * len(self._cache) + kernels.SHORT, np.uint8)
         self._used = np.zeros(3, np.int64)
-        self._short = np.empty(kernels.SHORT, np.uint32), *(np.empty(kernels.SHORT, np.int32) for _ in range(3))
+        self._short = np.empty(128, np.uint32), *(np.empty(128, np.int32) for _ in range(3))
         self._lock = Lock()
 
     @classmethod

@@ -15,6 +15,7 @@ import numpy as np
 
 from gristmill.stages.errors import ConfigError, GristmillError
 from gristmill.stages.kernels.bpe import BYTE_ORDER, I32, spell
+from gristmill.stages.kernels.bpe_encode import MAX_MERGES, MAX_TOKENS
 from gristmill.stages.kernels.pretokenize import PATTERNS, Pattern
 
 EOS = "<|endoftext|>"
@@ -161,8 +162,8 @@ def _vocabulary(raw: dict[str, Any], pattern: Pattern, where: str) -> BpeModel:
     pairs = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
     merges = np.array([(vocabulary[a], vocabulary[b]) for a, b in pairs], np.int32).reshape(-1, 2)
     merged = np.array([vocabulary[a + b] for a, b in pairs], np.int32)
-    if len(merges) >= 1 << 24:
-        raise UnsupportedTokenizerError(f"{where}: {len(merges):,} merges, at most {(1 << 24) - 1:,} are supported")
+    if len(merges) >= MAX_MERGES or size >= MAX_TOKENS:
+        raise UnsupportedTokenizerError(f"{where}: {size:,} tokens, fewer than {MAX_TOKENS:,} are supported")
     return BpeModel(pattern, tuple(tokens), merges, merged, added, bool(model.get("ignore_merges")))
 
 

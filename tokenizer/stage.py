@@ -48,7 +48,7 @@ class Tokenizer(GlobalStage):
         "with a known split is run by compiled kernels, any other by the tokenizers library",
     )
     vocab_size: int = Field(
-        default=32_768, ge=257, le=1 << 23, description="tokens, the 256 bytes and the special ones included"
+        default=32_768, ge=257, le=1 << 20, description="tokens, the 256 bytes and the special ones included"
     )
     pattern: Literal["llama3", "qwen2", "gpt2", "o200k", "marks3", "marks1"] = Field(
         default="llama3",

@@ -1,19 +1,20 @@
 """Byte-pair encoding of documents: pre-tokens through a cache, then merges by rank.
 
 Legend: ``offsets_D1`` int64 (D+1), ``data_B`` uint8, the documents; ``tokens_T`` uint32 (T <= B);
-``merge_H2`` uint64 (H, 2), ``left << 32 | right`` (all ones: empty) and the rank, by hash; ``rank_P`` int32
-(65536), the rank of a pair of bytes, by ``first << 8 | second``; ``ids_R`` int32, the token that merge r makes;
-``byte_ids_256`` int32; ``spellings_Q`` uint8 and ``spelling_offsets_V1`` int64, the bytes of each token;
-``cache_H4`` uint64 (H, 4): two words of key, ``n_tokens << 48 | length << 32 | place`` (0: empty), and two
-tokens or the place of a long key; ``tokens_A`` uint32 and ``bytes_A`` uint8 are the cache's arenas.
+``merges_H4`` uint64 (H, 4), ``left << 43 | right << 22 | rank`` (all ones: empty), four pairs a row by hash,
+the next row where one is full; ``rank_P`` int32 (65536), the rank of a pair of bytes by ``first << 8 | second``
+(MAX_MERGES: none); ``ids_R`` int32, the token that merge r makes; ``byte_ids_256`` int32; ``spellings_Q`` uint8
+and ``spelling_offsets_V1`` int64, the bytes of each token; ``cache_H4`` uint64 (H, 4): two words of key,
+``n_tokens << 48 | length << 32 | place`` (0: empty), and two tokens or the place of a long key; ``tokens_A``
+uint32 and ``bytes_A`` uint8 are the cache's arenas.
 
 The result is that of the definition: join, again and again, the leftmost of the adjacent pairs of lowest rank.
-Most pre-tokens are found in the cache (one cache line on a hit, compared byte for byte). Others of up to 128
-bytes are merged over an array of ``rank << 7 | position`` whose minimum is found with vector instructions;
-longer ones with a heap, O(n log n), in windows of bounded size. Windows are joined exactly: a sequence of
-tokens is the encoding of its text if and only if every two neighbours are the encoding of theirs (the first
-merge across a boundary would also be the first one in those two alone), so a cut is kept only where the two
-tokens beside it, encoded together, come back.
+Most pre-tokens are found in the cache (one cache line on a hit, compared byte for byte). Others of up to 126
+bytes are merged over an array of ``rank << 7 | position``, with no branch that depends on the text (about 1 us
+a pre-token); longer ones with a heap, O(n log n), in windows of bounded size. Windows are joined exactly: a
+sequence of tokens is the encoding of its text if and only if every two neighbours are the encoding of theirs
+(the first merge across a boundary would also be the first one in those two alone), so a cut is kept only where
+the two tokens beside it, encoded together, come back.
 """
 
 from __future__ import annotations
@@ -23,88 +24,101 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from gristmill.stages.kernels.pretoken_table import key_of, mix, same_bytes
+from gristmill.stages.kernels.pretoken_table import key_of, same_bytes
 from gristmill.stages.kernels.pretokenize import classify, next_pretoken
 
-SHORT = 128
-NONE = 0xFFFFFFFF
+SHORT = 126
+MAX_TOKENS = (1 << 21) - 1
+MAX_MERGES = (1 << 22) - 1
+_NOBODY = np.int32(MAX_TOKENS)  # an id that is in no pair
+_NONE = np.uint32(MAX_MERGES)  # the rank of what is no pair
+_DEAD = np.uint32(MAX_MERGES << 7)
 _EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
-_NONE = np.uint32(0xFFFFFFFF)
+_K = np.uint64(0x9E3779B97F4A7C15)
+_RANK = np.uint64(MAX_MERGES)
 _LOW = np.uint64(0xFFFFFFFF)
 _HALF = np.uint64(0xFFFF)
-_S16, _S32, _S48 = np.uint64(16), np.uint64(32), np.uint64(48)
+_S16, _S21, _S22, _S32, _S48 = np.uint64(16), np.uint64(21), np.uint64(22), np.uint64(32), np.uint64(48)
 
 
 @njit(nogil=True, cache=True)
-def fill_merges(merges_M2: Any, merge_H2: Any) -> None:
-    """Put each pair and its rank into ``merge_H2``; of a pair given twice the first rank counts."""
-    mask = np.uint64(len(merge_H2) - 1)
-    for row in range(len(merge_H2)):
-        merge_H2[row, 0] = _EMPTY
+def fill_merges(merges_M2: Any, merges_H4: Any) -> None:
+    """Put each pair and its rank into ``merges_H4``; of a pair given twice the first rank counts."""
+    mask = np.uint64(len(merges_H4) - 1)
+    for row in range(len(merges_H4)):
+        for k in range(4):
+            merges_H4[row, k] = _EMPTY
     for rank in range(len(merges_M2)):
-        pair = np.uint64(merges_M2[rank, 0]) << _S32 | np.uint64(merges_M2[rank, 1])
-        row = mix(pair) & mask
-        while merge_H2[row, 0] != _EMPTY and merge_H2[row, 0] != pair:
-            row = (row + np.uint64(1)) & mask
-        if merge_H2[row, 0] == _EMPTY:
-            merge_H2[row, 0] = pair
-            merge_H2[row, 1] = np.uint64(rank)
+        pair = np.uint64(merges_M2[rank, 0]) << _S21 | np.uint64(merges_M2[rank, 1])
+        row = ((pair * _K) >> _S32) & mask
+        k = 0
+        while merges_H4[row, k] != _EMPTY and merges_H4[row, k] >> _S22 != pair:
+            k += 1
+            if k == 4:
+                k = 0
+                row = (row + np.uint64(1)) & mask
+        if merges_H4[row, k] == _EMPTY:
+            merges_H4[row, k] = pair << _S22 | np.uint64(rank)
 
 
 @njit(inline="always")
-def _rank(merge_H2: Any, left: Any, right: Any) -> Any:
-    """Rank of a pair of ids, or NONE."""
-    mask = np.uint64(len(merge_H2) - 1)
-    pair = np.uint64(left) << _S32 | np.uint64(right)
-    row = mix(pair) & mask
-    while merge_H2[row, 0] != pair:
-        if merge_H2[row, 0] == _EMPTY:
-            return _NONE
+def _rank(merges_H4: Any, left: Any, right: Any) -> Any:
+    """Rank of a pair of ids, or NONE. Without branches, but for the 2 % of rows that are full."""
+    mask = np.uint64(len(merges_H4) - 1)
+    pair = np.uint64(left) << _S21 | np.uint64(right)
+    row = ((pair * _K) >> _S32) & mask
+    while True:
+        a, b, c, d = merges_H4[row, 0], merges_H4[row, 1], merges_H4[row, 2], merges_H4[row, 3]
+        rank = _RANK
+        rank = a & _RANK if a >> _S22 == pair else rank
+        rank = b & _RANK if b >> _S22 == pair else rank
+        rank = c & _RANK if c >> _S22 == pair else rank
+        rank = d & _RANK if d >> _S22 == pair else rank
+        if d == _EMPTY or rank != _RANK:
+            return np.uint32(rank)
         row = (row + np.uint64(1)) & mask
-    return np.uint32(merge_H2[row, 1])
 
 
 @njit(nogil=True, cache=True)
 def _merge_short(
-    data_B: Any, i: int, n: int, merge_H2: Any, rank_P: Any, ids_R: Any, byte_ids_256: Any,
+    data_B: Any, i: int, n: int, merges_H4: Any, rank_P: Any, ids_R: Any, byte_ids_256: Any,
     keys_N: Any, ids_N: Any, next_N: Any, last_N: Any, tokens_T: Any, t: int,
 ) -> Any:  # fmt: skip
-    """Encode `n` <= SHORT bytes at `i` to ``tokens_T[t:]``; returns the number of tokens."""
-    for k in range(n):
-        ids_N[k] = byte_ids_256[data_B[i + k]]
+    """Encode `n` <= SHORT bytes at `i` to ``tokens_T[t:]``; returns the number of tokens.
+
+    Symbols stand at 1..n, with nobody at either end.
+    """
+    ids_N[0] = _NOBODY
+    ids_N[n + 1] = _NOBODY
+    keys_N[0] = _DEAD
+    for k in range(1, n + 1):
+        ids_N[k] = byte_ids_256[data_B[i + k - 1]]
         next_N[k] = k + 1
         last_N[k] = k - 1
-        keys_N[k] = _NONE
-    for k in range(n - 1):
-        rank = rank_P[np.int64(data_B[i + k]) << 8 | np.int64(data_B[i + k + 1])]
-        if rank >= 0:
-            keys_N[k] = np.uint32(rank) << np.uint32(7) | np.uint32(k)
+    for k in range(1, n):
+        rank = np.uint32(rank_P[np.int64(data_B[i + k - 1]) << 8 | np.int64(data_B[i + k])])
+        keys_N[k] = rank << np.uint32(7) | np.uint32(k)
+    keys_N[n] = _DEAD
     while True:
-        best = _NONE
-        for k in range(n):
+        best = _DEAD
+        for k in range(1, n):
             best = min(best, keys_N[k])
-        if best == _NONE:
+        if best == _DEAD:
             break
         k = np.int64(best & np.uint32(127))
         j = next_N[k]
         after = next_N[j]
+        before = last_N[k]
         token = ids_R[best >> np.uint32(7)]
         ids_N[k] = token
         next_N[k] = after
-        keys_N[j] = _NONE
-        keys_N[k] = _NONE
-        if after < n:
-            last_N[after] = k
-            rank = _rank(merge_H2, token, ids_N[after])
-            if rank != _NONE:
-                keys_N[k] = rank << np.uint32(7) | np.uint32(k)
-        before = last_N[k]
-        if before >= 0:
-            rank = _rank(merge_H2, ids_N[before], token)
-            keys_N[before] = rank << np.uint32(7) | np.uint32(before) if rank != _NONE else _NONE
-    k = np.int64(0)
+        last_N[after] = k
+        keys_N[j] = _DEAD
+        keys_N[k] = _rank(merges_H4, token, ids_N[after]) << np.uint32(7) | np.uint32(k)
+        keys_N[before] = _rank(merges_H4, ids_N[before], token) << np.uint32(7) | np.uint32(before)
+    k = np.int64(1)
     count = 0
-    while k < n:
+    while k <= n:
         tokens_T[t + count] = ids_N[k]
         count += 1
         k = np.int64(next_N[k])
@@ -145,7 +159,7 @@ def _heap_pop(heap_N: Any, n: int) -> Any:
 
 @njit(nogil=True, cache=True)
 def _merge_heap(
-    data_B: Any, i: int, n: int, merge_H2: Any, ids_R: Any, byte_ids_256: Any,
+    data_B: Any, i: int, n: int, merges_H4: Any, ids_R: Any, byte_ids_256: Any,
     heap_N: Any, ids_N: Any, next_N: Any, last_N: Any, tokens_T: Any, t: int,
 ) -> Any:  # fmt: skip
     """Encode `n` bytes at `i` to ``tokens_T[t:]``; ``heap_N`` has room for 3 `n` keys, the others for `n`."""
@@ -155,7 +169,7 @@ def _merge_heap(
         next_N[k] = k + 1
         last_N[k] = k - 1
     for k in range(n - 1):
-        rank = _rank(merge_H2, ids_N[k], ids_N[k + 1])
+        rank = _rank(merges_H4, ids_N[k], ids_N[k + 1])
         if rank != _NONE:
             _heap_push(heap_N, size, np.uint64(rank) << _S32 | np.uint64(k))
             size += 1
@@ -166,7 +180,7 @@ def _merge_heap(
         if ids_N[k] < 0 or next_N[k] >= n:
             continue
         j = next_N[k]
-        if _rank(merge_H2, ids_N[k], ids_N[j]) != np.uint32(key >> _S32):
+        if _rank(merges_H4, ids_N[k], ids_N[j]) != np.uint32(key >> _S32):
             continue
         token = ids_R[key >> _S32]
         ids_N[k] = token
@@ -175,13 +189,13 @@ def _merge_heap(
         next_N[k] = after
         if after < n:
             last_N[after] = k
-            rank = _rank(merge_H2, token, ids_N[after])
+            rank = _rank(merges_H4, token, ids_N[after])
             if rank != _NONE:
                 _heap_push(heap_N, size, np.uint64(rank) << _S32 | np.uint64(k))
                 size += 1
         before = last_N[k]
         if before >= 0:
-            rank = _rank(merge_H2, ids_N[before], token)
+            rank = _rank(merges_H4, ids_N[before], token)
             if rank != _NONE:
                 _heap_push(heap_N, size, np.uint64(rank) << _S32 | np.uint64(before))
                 size += 1
@@ -196,7 +210,7 @@ def _merge_heap(
 
 @njit(nogil=True, cache=True)
 def _hold_together(
-    a: int, b: int, spellings_Q: Any, spelling_offsets_V1: Any, merge_H2: Any, ids_R: Any, byte_ids_256: Any
+    a: int, b: int, spellings_Q: Any, spelling_offsets_V1: Any, merges_H4: Any, ids_R: Any, byte_ids_256: Any
 ) -> bool:
     """Whether tokens `a`, `b` are the encoding of their own bytes."""
     n_a = spelling_offsets_V1[a + 1] - spelling_offsets_V1[a]
@@ -207,14 +221,14 @@ def _hold_together(
     tokens = np.empty(n, np.uint32)
     ids, following, last = np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
     heap = np.empty(3 * n, np.uint64)
-    count = _merge_heap(both, 0, n, merge_H2, ids_R, byte_ids_256, heap, ids, following, last, tokens, 0)
+    count = _merge_heap(both, 0, n, merges_H4, ids_R, byte_ids_256, heap, ids, following, last, tokens, 0)
     return bool(count == 2 and tokens[0] == a and tokens[1] == b)
 
 
 @njit(nogil=True, cache=True)
 def _merge_long(
     data_B: Any, i: int, n: int, window: int, spellings_Q: Any, spelling_offsets_V1: Any,
-    merge_H2: Any, ids_R: Any, byte_ids_256: Any, tokens_T: Any, t: int,
+    merges_H4: Any, ids_R: Any, byte_ids_256: Any, tokens_T: Any, t: int,
 ) -> Any:  # fmt: skip
     """Encode a long pre-token in windows of `window` bytes, more where no cut holds; returns the tokens."""
     size = min(n, window)
@@ -226,12 +240,12 @@ def _merge_long(
     while True:
         span = min(size, n - done)
         got = _merge_heap(
-            data_B, i + done, span, merge_H2, ids_R, byte_ids_256, heap, ids, following, last, tokens_T, t + count
+            data_B, i + done, span, merges_H4, ids_R, byte_ids_256, heap, ids, following, last, tokens_T, t + count
         )
         # The window's first token must hold with the one before the cut; else the cut moves one token back.
         if count > 0 and not _hold_together(
             np.int64(tokens_T[t + count - 1]), np.int64(tokens_T[t + count]),
-            spellings_Q, spelling_offsets_V1, merge_H2, ids_R, byte_ids_256,
+            spellings_Q, spelling_offsets_V1, merges_H4, ids_R, byte_ids_256,
         ):  # fmt: skip
             count -= 1
             token = np.int64(tokens_T[t + count])
@@ -255,7 +269,7 @@ def _merge_long(
 @njit(nogil=True, cache=True)
 def _encode(
     offsets_D1: Any, data_B: Any, flags_C: Any, style: int, max_digits: int, classes_L: Any,
-    merge_H2: Any, rank_P: Any, ids_R: Any, byte_ids_256: Any, spellings_Q: Any, spelling_offsets_V1: Any,
+    merges_H4: Any, rank_P: Any, ids_R: Any, byte_ids_256: Any, spellings_Q: Any, spelling_offsets_V1: Any,
     whole_H4: Any, cache_H4: Any, tokens_A: Any, bytes_A: Any, used_3: Any,
     keys_N: Any, ids_N: Any, next_N: Any, last_N: Any, window: int, tokens_T: Any, token_offsets_D1: Any,
 ) -> Any:  # fmt: skip
@@ -307,13 +321,13 @@ def _encode(
             if count == 0:
                 if n <= SHORT:
                     count = _merge_short(
-                        data_B, i, n, merge_H2, rank_P, ids_R, byte_ids_256,
+                        data_B, i, n, merges_H4, rank_P, ids_R, byte_ids_256,
                         keys_N, ids_N, next_N, last_N, tokens_T, t,
                     )  # fmt: skip
                 else:
                     count = _merge_long(
                         data_B, i, n, window, spellings_Q, spelling_offsets_V1,
-                        merge_H2, ids_R, byte_ids_256, tokens_T, t,
+                        merges_H4, ids_R, byte_ids_256, tokens_T, t,
                     )  # fmt: skip
             if n <= SHORT:
                 if used_3[0] * 2 >= len(cache_H4) or used_3[1] + n > len(tokens_A) or used_3[2] + n > len(bytes_A):
