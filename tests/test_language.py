@@ -130,6 +130,19 @@ def test_paragraphs_show_a_mixture_of_languages() -> None:
     assert (short["lang_paragraphs"], short["lang_mixed_share"]) == (0, 0.0)
 
 
+def test_chinese_is_not_called_japanese_for_want_of_better() -> None:
+    text = "大家有为维护其利益而组织告参加工会的权利。"
+    plain, checked = (run([text], kana_check=check, top_k=3)[0] for check in (False, True))
+    assert plain["lang"] == "ja"
+    assert checked["lang"] == "zh"
+    given_not_japanese = plain["lang_top_score"][1] / (1 - plain["lang_top_score"][0])
+    assert checked["lang_score"] == pytest.approx(given_not_japanese, rel=1e-5)
+    assert "ja" not in checked["lang_top"]
+    assert len(checked["lang_top"]) == 3
+    short, kana = run(["東京都庁舎", "東京都庁舎の展望室は無料で入場できる。"], min_score=0)
+    assert (short["lang_n_letters"], kana["lang"]) == (5, "ja")
+
+
 def test_labels_with_a_script_are_kept_by_language_or_whole(tmp_path: Path) -> None:
     path = tiny("hs", labels=["eng_Latn", "srp_Cyrl", "srp_Latn", "zho_Hans"]).write(tmp_path / "glot.bin")
     texts = ["hello the world", "привет x", "中文 a a a", "der der"]

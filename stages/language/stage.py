@@ -17,11 +17,14 @@ from pydantic import Field, model_validator
 from gristmill.stages.base import REASON_FIELDS, BatchStage, replace_columns
 from gristmill.stages.errors import ConfigError, nearest
 from gristmill.stages.fasttext_model import FastTextModel, read_labels, read_model
-from gristmill.stages.kernels import fasttext, fasttext_labels, language
+from gristmill.stages.kernels import fasttext, fasttext_labels, language, unicode
 from gristmill.stages.kernels.views import text_view
 from gristmill.stages.language.scripts import SCRIPT_CODES
 from gristmill.stages.models import LID_176
 
+JAPANESE = ("ja", "jpn")
+MIN_KANA_LETTERS = 16
+"""A Japanese text of this many letters has kana; a shorter one may be a name or a heading without."""
 UNDETERMINED = "und"
 """ISO 639-3 code for a document that has no language: no letters, or nothing that the model knows."""
 
@@ -55,6 +58,11 @@ class Language(BatchStage):
     n_windows: int = Field(default=8, ge=2, le=1024, description="windows in a document over max_bytes")
     top_k: int = Field(
         default=1, ge=1, le=100, description="languages written as signal; above 1 adds lang_top and lang_top_score"
+    )
+    kana_check: bool = Field(
+        default=True,
+        description="never call a text of 16 letters or more in Han characters alone Japanese: the best other "
+        "language gets the probability it has given that it is not Japanese (lid.176 takes some Chinese for it)",
     )
     paragraphs: bool = Field(
         default=False, description="identify each long line too; adds lang_paragraphs and lang_mixed_share"
@@ -120,10 +128,7 @@ class Language(BatchStage):
         spans = language.windows(offsets_D1, data_B, self.max_bytes, self.n_windows)
         script, n_script, n_letters = language.script_profile(spans, data_B)
         mean, n_inputs = fasttext.vectors(model, *spans, data_B)
-        labels, scores = fasttext_labels.top_k(model, mean, n_inputs, self.top_k)
-        # A model answers for digits and emoji too; without letters the answer is noise.
-        labels[n_letters == 0] = -1
-        scores = np.where(labels < 0, np.float32(0), np.minimum(scores, np.float32(1)))
+        labels, scores = self._answers(model, mean, n_inputs, script, n_letters, self.top_k)
         best, score = labels[:, 0], scores[:, 0]
         columns: dict[str, pa.Array] = {
             "lang": _names(best, model.labels),
@@ -146,15 +151,41 @@ class Language(BatchStage):
         columns.update(self._verdict(model.labels, best, score, n_letters, mixed))
         return replace_columns(batch, columns)
 
+    def _answers(
+        self,
+        model: FastTextModel,
+        mean: npt.NDArray[np.float32],
+        n_inputs: npt.NDArray[np.int64],
+        script: npt.NDArray[np.uint8],
+        n_letters: npt.NDArray[np.int64],
+        k: int,
+    ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
+        """Return the k best labels and their probabilities in [0, 1], after the checks that need the script."""
+        # One more is asked for, to have k left where Japanese is ruled out.
+        labels, scores = fasttext_labels.top_k(model, mean, n_inputs, k + 1)
+        scores = np.minimum(scores, np.float32(1))
+        # A model answers for digits and emoji too; without letters the answer is noise.
+        labels[n_letters == 0] = -1
+        scores[labels < 0] = 0
+        if self.kana_check:
+            japanese = [n for n, name in enumerate(model.labels) if name.partition("_")[0] in JAPANESE]
+            without_kana = (script == unicode.SCRIPT_HAN) & (n_letters >= MIN_KANA_LETTERS)
+            for d in np.nonzero(without_kana & np.isin(labels[:, 0], japanese))[0]:
+                rest = max(1e-5, 1.0 - float(scores[d, 0]))
+                labels[d] = np.append(labels[d, 1:], -1)
+                scores[d] = np.minimum(1.0, np.append(scores[d, 1:] / rest, 0.0))
+        return labels[:, :k], scores[:, :k]
+
     def _mixture(
         self, model: FastTextModel, spans: language.Spans, data_B: Any, best: npt.NDArray[np.int32]
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
         """Return judged paragraphs and the share of their bytes in another language than the document's (D)."""
         document, starts, ends = language.paragraphs(spans, data_B, self.min_paragraph_bytes)
         each = (np.arange(len(document) + 1, dtype=np.int64), starts, ends)
-        _, _, n_letters = language.script_profile(each, data_B)
-        labels, scores = fasttext_labels.top_k(model, *fasttext.vectors(model, *each, data_B), 1)
-        judged = (scores[:, 0] >= self.min_score) & (labels[:, 0] >= 0) & (n_letters > 0)
+        script, _, n_letters = language.script_profile(each, data_B)
+        vectors = fasttext.vectors(model, *each, data_B)
+        labels, scores = self._answers(model, *vectors, script, n_letters, 1)
+        judged = (scores[:, 0] >= self.min_score) & (labels[:, 0] >= 0)
         n_bytes = np.where(judged, ends - starts, 0)
         n = len(best)
         total = np.bincount(document, n_bytes, n)
