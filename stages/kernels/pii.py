@@ -229,7 +229,7 @@ def scan(offsets_D1: Offsets, data_B: Bytes, enabled: tuple[str, ...], keep_rese
         room = n + 1024
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=False)
 def _splice(
     offsets_D1: Any, data_B: Any, doc_S: Any, start_S: Any, end_S: Any, which_S: Any, tag_offsets_T1: Any,
     tags_B: Any, out_D1: Any, out_B: Any,
@@ -240,18 +240,17 @@ def _splice(
     for d in range(len(offsets_D1) - 1):
         i = offsets_D1[d]
         while s < len(doc_S) and doc_S[s] == d:
-            n = start_S[s] - i
-            out_B[at : at + n] = data_B[i : i + n]
-            at += n
-            a = tag_offsets_T1[which_S[s]]
-            n = tag_offsets_T1[which_S[s] + 1] - a
-            out_B[at : at + n] = tags_B[a : a + n]
-            at += n
+            for j in range(i, start_S[s]):
+                out_B[at] = data_B[j]
+                at += 1
+            for j in range(tag_offsets_T1[which_S[s]], tag_offsets_T1[which_S[s] + 1]):
+                out_B[at] = tags_B[j]
+                at += 1
             i = end_S[s]
             s += 1
-        n = offsets_D1[d + 1] - i
-        out_B[at : at + n] = data_B[i : i + n]
-        at += n
+        for j in range(i, offsets_D1[d + 1]):
+            out_B[at] = data_B[j]
+            at += 1
         out_D1[d + 1] = at
 
 
