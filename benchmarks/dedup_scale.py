@@ -1,0 +1,151 @@
+"""Connected components of synthetic band keys: time, shuffle and driver memory as the number of rows grows.
+
+python benchmarks/dedup_scale.py [--rows 2,5,10,20] [--driver-edges 1000000] [--master local[2]]
+
+The rows (band, key, document) hold, at 20 million rows: a hot bucket with 30 % of all rows, a star of 2.5 million
+leaves (5 million rows), a chain of 10^5 documents, 10^6 small clusters of two to four, and documents that share
+nothing; smaller runs hold the same shares. Document numbers are scrambled. Labels are compared with a union-find
+over all rows in one process, after the measurement.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from gristmill.stages import runtime
+from gristmill.stages.connected_components import connected_components
+from gristmill.stages.dedup import checkpoint
+from gristmill.stages.dedup.sketch import BUCKET_SCHEMA
+from gristmill.stages.fuzzy_dedup import bucket_edges
+from gristmill.stages.kernels.unionfind import components
+
+FULL = 20_000_000
+CHUNK = 250_000
+
+
+def rows(n: int, start: int, stop: int) -> tuple[Any, Any, Any]:
+    """Return ``(band, key, document)`` of rows start..stop of a data set of n rows."""
+    i = np.arange(start, stop, dtype=np.int64)
+    hot, star, chain = 3 * n // 10, n // 4, 200_000 * n // FULL
+    small = 3_000_000 * n // FULL
+    band, key, document = np.zeros(len(i), np.int16), np.full(len(i), -7, np.int64), i.copy()
+    at = i - hot
+    part = (at >= 0) & (at < star)
+    band[part], key[part] = 1, at[part] // 2
+    document[part] = np.where(at[part] % 2 == 0, n, n + 1 + at[part] // 2)
+    at = at - star
+    part = (at >= 0) & (at < chain)
+    band[part], key[part], document[part] = 2, at[part] // 2, 2 * n + (at[part] + 1) // 2
+    at = at - chain
+    part = (at >= 0) & (at < small)
+    # Clusters of 2, 3, 4, 3 documents in turn: twelve rows.
+    which = np.array([0, 0, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3])
+    band[part], key[part] = 3, at[part] // 12 * 4 + which[at[part] % 12]
+    document[part] = 3 * n + at[part]
+    at = at - small
+    part = at >= 0
+    band[part], key[part], document[part] = 4, at[part], 4 * n + at[part]
+    scrambled = (document * 0x5851F42D4C957F2D) & ((1 << 52) - 1)
+    return band, key, scrambled
+
+
+def _emit(n: int, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            band, key, document = rows(n, number * CHUNK, min(n, (number + 1) * CHUNK))
+            yield pa.RecordBatch.from_arrays(
+                [pa.array(document), pa.array(band), pa.array(key), pa.nulls(len(key), pa.int64())],
+                schema=BUCKET_SCHEMA,
+            )
+
+
+def reference(n: int) -> tuple[Any, Any]:
+    """Return ``(documents, smallest document of each one's component)`` for those that are not alone."""
+    band, key, document = rows(n, 0, n)
+    order = np.lexsort((document, key, band))
+    same = (band[order][1:] == band[order][:-1]) & (key[order][1:] == key[order][:-1])
+    names, inverse = np.unique(document[order], return_inverse=True)
+    left, right = inverse[:-1][same], inverse[1:][same]
+    label = names[components(len(names), left, right)]
+    many = np.unique(np.concatenate([left, right]))
+    return names[many], label[many]
+
+
+def shuffled(directory: str) -> int:
+    """Return the shuffle bytes written according to Spark's event log."""
+    total = 0
+    for path in Path(directory).rglob("*"):
+        if path.is_file():
+            with path.open(errors="replace") as lines:
+                for line in lines:
+                    if '"SparkListenerTaskEnd"' in line:
+                        metrics = json.loads(line).get("Task Metrics") or {}
+                        total += metrics.get("Shuffle Write Metrics", {}).get("Shuffle Bytes Written", 0)
+    return total
+
+
+def main() -> int:
+    """Print one line a size and the growth exponent; exit code 1 where labels are wrong."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rows", default="2,5,10,20", help="millions of rows, comma-separated")
+    parser.add_argument("--driver-edges", type=int, default=1_000_000)
+    parser.add_argument("--master", default="local[2]")
+    options = parser.parse_args()
+    sizes = [round(float(text) * 1e6) for text in options.rows.split(",")]
+    wrong = False
+    measured = []
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch) / "events"
+        log.mkdir()
+        conf = {
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": f"file://{log}",
+            "spark.eventLog.compress": "false",
+        }
+        spark = runtime.session("scale", options.master, conf)
+        print(f"{'rows':>12} {'seconds':>8} {'shuffled MB':>12} {'B/row':>7} {'rounds':>6} {'driver MiB':>10}  labels")
+        before = 0
+        for n in sizes:
+            work = str(Path(scratch) / f"work-{n}")
+            start = time.perf_counter()
+            frame = spark.range(0, -(-n // CHUNK), 1, max(4, -(-n // CHUNK) // 4)).mapInArrow(
+                partial(_emit, n), "row long, band short, key long, center long"
+            )
+            buckets = checkpoint.save(frame, work, "buckets", BUCKET_SCHEMA)
+            labels, rounds = connected_components(spark, bucket_edges(buckets.frame(spark)), work, options.driver_edges)
+            seconds = time.perf_counter() - start
+            after = shuffled(str(log))
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+            table = labels.table().sort_by("row")
+            names, label = reference(n)
+            right = np.array_equal(table.column("row").to_numpy(), names)
+            right = right and np.array_equal(table.column("component").to_numpy(), label)
+            wrong |= not right
+            print(
+                f"{n:>12,} {seconds:>8.1f} {(after - before) / 1e6:>12,.0f} {(after - before) / n:>7.0f} "
+                f"{len(rounds) - 1:>6} {peak:>10,}  {'right' if right else 'WRONG'}",
+                flush=True,
+            )
+            measured.append((n, seconds, after - before))
+            before = after
+        spark.stop()
+    if len(measured) > 1:
+        logs = np.log(np.array(measured, float))
+        for name, column in (("time", 1), ("shuffle", 2)):
+            print(f"growth exponent of {name}: {np.polyfit(logs[:, 0], logs[:, column], 1)[0]:.2f}")
+    return int(wrong)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
