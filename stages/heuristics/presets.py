@@ -220,10 +220,11 @@ def _c4_original() -> Preset:
 def _c4_datatrove() -> Preset:
     return Preset(
         name="c4-datatrove",
-        summary="C4 with datatrove's numbers: 3 words a line, 5 sentences a page",
-        rules=_c4(5),
-        words="spaces",
-        line_filter=LineFilter(lines.EDIT_C4, _C4_ALL | lines.OPT_TERMINAL, 3),
+        summary="C4 as datatrove 0.10.1 runs it by default: 3 words a line, 5 sentences a page, its verdicts",
+        rules=_c4(5, prefix=""),
+        words="spacy",
+        quirks=True,
+        line_filter=LineFilter(lines.EDIT_C4, _C4_ALL | lines.OPT_TERMINAL | lines.OPT_SPACY, 3),
         language="en",
     )
 

@@ -31,6 +31,7 @@ from gristmill.stages.kernels import unicode as u
 from gristmill.stages.kernels import words as w
 from gristmill.stages.kernels.views import text_array, text_view
 from gristmill.stages.kernels.words_chinese import empty_trie, load_trie
+from gristmill.stages.kernels.words_spacy import spacy_tables
 
 Thresholds = dict[str, float | dict[str, float | None] | None]
 LANGUAGE_FROM_COLUMN = "h_rule_language_from"
@@ -147,7 +148,7 @@ class Heuristics(BatchStage):
         def measure(offsets: Any, data: Any, which: Any, mode: int, grams: bool, edit: int, out: Any) -> None:
             kernel.measure_batch(
                 offsets, data, which, profile_D, mode, chosen.quirks, grams, edit, line_filter.options,
-                line_filter.min_line_words, tables, resources, scratch,
+                line_filter.min_line_words, tables, resources, spacy_tables(), scratch,
                 out, edited_offsets_D1 if edit else np.zeros(n_docs + 1, np.int64), edited_B,
                 changed_D if edit else np.zeros(n_docs, np.bool_), removed_RD,
             )  # fmt: skip

@@ -42,8 +42,8 @@ _ORDER = np.uint64(0xA0761D6478BD642F)
 class WordResources(NamedTuple):
     """Tables for the word pass: the trie of Chinese words and the stop words by profile."""
 
-    trie_key_K: npt.NDArray[np.uint64]
-    trie_child_K: npt.NDArray[np.int32]
+    trie_edge_K: npt.NDArray[np.uint64]
+    trie_first_F: npt.NDArray[np.int32]
     trie_score_N: npt.NDArray[np.float64]
     join_CC: npt.NDArray[np.uint8]
     script_profile_256: npt.NDArray[np.int32]
@@ -56,7 +56,6 @@ class Scratch(NamedTuple):
     """Working memory of one batch."""
 
     hash_T: npt.NDArray[np.uint64]
-    pow_T: npt.NDArray[np.uint64]
     word_chars_T: npt.NDArray[np.int32]
     gram_T: npt.NDArray[np.uint64]
     id_T: npt.NDArray[np.int32]
@@ -86,7 +85,6 @@ def make_scratch(longest: int) -> Scratch:
     line_slots = min(1 << int(4 * (longest + 2)).bit_length(), MAX_LINE_SLOTS)
     return Scratch(
         hash_T=np.empty(n_words, np.uint64),
-        pow_T=np.empty(n_words, np.uint64),
         word_chars_T=np.empty(n_words, np.int32),
         gram_T=np.empty(n_words, np.uint64),
         id_T=np.empty(n_words, np.int32),
@@ -207,7 +205,7 @@ def measure_grams(
     for i in range(n_words):
         s.chars_T1[i + 1] = s.chars_T1[i] + s.word_chars_T[i]
         s.place_T[i] = i
-        s.gram_T[i] = s.hash_T[i]
+        s.gram_T[i] = s.hash_T[i] * _ORDER
     n_ids = number_grams(s, n_words)
     entropy = 0.0
     distinct: Any = np.uint64(0)
@@ -288,11 +286,11 @@ def measure_words(
     if mode == WORDS_SPACY:
         segment_spacy(
             data_B, start, end, t.flags_U, x, s.pieces_3xP,
-            s.acc_A, s.lengths_257, s.hash_T, s.pow_T, s.word_chars_T,
+            s.acc_A, s.lengths_257, s.hash_T, s.word_chars_T,
         )  # fmt: skip
     elif mode == WORDS_SPACES:
         segment_spaces = w.segment_spaces
-        segment_spaces(data_B, start, end, t.flags_U, s.acc_A, s.lengths_257, s.hash_T, s.pow_T, s.word_chars_T)
+        segment_spaces(data_B, start, end, t.flags_U, s.acc_A, s.lengths_257, s.hash_T, s.word_chars_T)
     else:
         japanese = han == w.HAN_JAPANESE
         if han == w.HAN_BY_KANA:
@@ -300,8 +298,8 @@ def measure_words(
             japanese = kana * 20 > s.script_256[u.SCRIPT_HAN] + kana
         w.segment_unicode(
             data_B, start, end, t.word_class_U, t.flags_U, r.join_CC, japanese,
-            r.trie_key_K, r.trie_child_K, r.trie_score_N, s.han_S, s.han_best_S, s.han_next_S,
-            s.acc_A, s.lengths_257, s.hash_T, s.pow_T, s.word_chars_T,
+            r.trie_edge_K, r.trie_first_F, r.trie_score_N, s.han_S, s.han_best_S, s.han_next_S,
+            s.acc_A, s.lengths_257, s.hash_T, s.word_chars_T,
         )  # fmt: skip
     n_words = s.acc_A[w.A_WORDS]
     n_tokens = s.acc_A[w.A_TOKENS]

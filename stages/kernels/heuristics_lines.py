@@ -271,7 +271,8 @@ def quirk_paragraphs(data_B: Any, start: Any, end: Any, marks_U: Any, key_K: Any
 def measure_lines(
     data_B: Any, start: Any, end: Any, d: Any, quirks: Any, t: Any, key_K: Any, state_K: Any,
     count_16: Any, script_256: Any, out_SD: Any, info_I: Any,
-    x: Any, pieces_3xP: Any, edit: Any, options: Any, min_line_words: Any, edited_B: Any, edited_at: Any, removed_RD: Any,
+    x: Any, pieces_3xP: Any, edit: Any, options: Any, min_line_words: Any,
+    edited_B: Any, edited_at: Any, removed_RD: Any,
 ) -> None:  # fmt: skip
     """Fill the character, line and line-filter signals of document `d` and write its edited text.
 

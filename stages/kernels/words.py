@@ -4,14 +4,13 @@ Three ways to cut, chosen by the preset: `segment_unicode` (UAX #29 words; dicti
 units for Japanese, Thai, Lao, Khmer and Burmese; Korean by spaces), `segment_spaces` (``str.split``) and
 `words_spacy.segment_spacy` (what spaCy's English tokenizer does).
 
-A word is handed to `emit`, which counts it and stores three numbers: a polynomial hash over its code points, the
-power of the base that belongs to its length (so that hashes of joined words are products and sums of stored
-numbers) and its length in characters. The text of a word is never copied. Words beyond the capacity of the store
-are counted but not stored. One pass, O(bytes); about 5 ns a byte on English.
+A word is handed to `emit`, which counts it and stores two numbers: a polynomial hash over its code points and its
+length in characters. The text of a word is never copied. Words beyond the capacity of the store are counted but
+not stored. One pass, O(bytes).
 
 Legend: ``data_B`` uint8 valid UTF-8; ``word_class_U`` and ``flags_U`` uint8 by code point (`word_tables`);
 ``acc_A`` int64 accumulators (``A_*``); ``lengths_257`` int64 histogram of word lengths (256: longer);
-``t_hash_T``, ``t_pow_T`` uint64 and ``t_chars_T`` int32: the stored words.
+``t_hash_T`` uint64 and ``t_chars_T`` int32: the stored words.
 """
 
 # ruff: noqa: N815, PLR1714, PLR1730 (array names carry their shapes)
@@ -126,8 +125,8 @@ def _joins() -> npt.NDArray[np.uint8]:
 
 @njit(nogil=True, cache=True)
 def emit(
-    acc_A: Any, lengths_257: Any, t_hash_T: Any, t_pow_T: Any, t_chars_T: Any,
-    h: Any, p: Any, n_chars: Any, flags: Any, is_word: Any, store: Any,
+    acc_A: Any, lengths_257: Any, t_hash_T: Any, t_chars_T: Any,
+    h: Any, n_chars: Any, flags: Any, is_word: Any, store: Any,
 ) -> None:  # fmt: skip
     """Count one token and store it if `store`."""
     acc_A[A_TOKENS] += 1
@@ -147,7 +146,6 @@ def emit(
         k = acc_A[A_STORED]
         if k < len(t_hash_T):
             t_hash_T[k] = h
-            t_pow_T[k] = p
             t_chars_T[k] = n_chars
             acc_A[A_STORED] = k + 1
 
@@ -187,8 +185,8 @@ def starts_unit(word_class: Any, cp: Any, previous: Any, following: Any) -> Any:
 @njit(nogil=True, cache=True)
 def segment_unicode(
     data_B: Any, start: Any, end: Any, word_class_U: Any, flags_U: Any, join_CC: Any, japanese: Any,
-    trie_key_K: Any, trie_child_K: Any, trie_score_N: Any, han_S: Any, han_best_S: Any, han_next_S: Any,
-    acc_A: Any, lengths_257: Any, t_hash_T: Any, t_pow_T: Any, t_chars_T: Any,
+    trie_edge_K: Any, trie_first_F: Any, trie_score_N: Any, han_S: Any, han_best_S: Any, han_next_S: Any,
+    acc_A: Any, lengths_257: Any, t_hash_T: Any, t_chars_T: Any,
 ) -> None:  # fmt: skip
     """Cut ``data_B[start:end]`` by UAX #29, with words or units for the scripts that write without spaces.
 
@@ -203,10 +201,21 @@ def segment_unicode(
         c = word_class_U[cp]
         flags = flags_U[cp]
         h = np.uint64(cp) + one
-        p = BASE
         n_chars = 1
         if c == u.WB_ALETTER or c == u.WB_NUMERIC or 7 < c < u.WB_ALETTER or c == u.WB_EXTENDNUMLET:
             i += n
+            begin = i
+            while i < end:
+                b = data_B[i]
+                bits = flags_U[b]
+                if b >= 0x80 or not bits & FLAG_WORD:
+                    break
+                flags |= bits
+                h = h * BASE + np.uint64(b) + one
+                i += 1
+            if i > begin:
+                n_chars += i - begin
+                c = word_class_U[data_B[i - 1]]
             while i < end:
                 cp, n = u.decode(data_B, i)
                 c2 = word_class_U[cp]
@@ -234,15 +243,14 @@ def segment_unicode(
                     c = c2
                 flags |= flags_U[cp]
                 h = h * BASE + np.uint64(cp) + one
-                p *= BASE
                 n_chars += 1
                 i += n
             is_word = flags & FLAG_WORD != 0
-            emit(acc_A, lengths_257, t_hash_T, t_pow_T, t_chars_T, h, p, n_chars, flags, is_word, is_word)
+            emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, is_word, is_word)
         elif c >= WC_HAN:
             if c == WC_HAN and not japanese:
                 i = segment_han(
-                    data_B, i, end, word_class_U, trie_key_K, trie_child_K, trie_score_N,
+                    data_B, i, end, word_class_U, trie_edge_K, trie_first_F, trie_score_N,
                     han_S, han_best_S, han_next_S,
                 )  # fmt: skip
                 # han_S holds the run; han_next_S[k] is where the word from character k ends.
@@ -251,12 +259,10 @@ def segment_unicode(
                 while k < n_run:
                     stop = han_next_S[k]
                     h = np.uint64(0)
-                    p = one
                     for j in range(k, stop):
                         h = h * BASE + np.uint64(han_S[j]) + one
-                        p *= BASE
                     emit(
-                        acc_A, lengths_257, t_hash_T, t_pow_T, t_chars_T, h, p, stop - k,
+                        acc_A, lengths_257, t_hash_T, t_chars_T, h, stop - k,
                         FLAG_ALPHA | FLAG_WORD, True, True,
                     )  # fmt: skip
                     k = stop
@@ -280,31 +286,29 @@ def segment_unicode(
                         break
                     flags |= flags_U[cp]
                     h = h * BASE + np.uint64(cp) + one
-                    p *= BASE
                     n_chars += 1
                     previous = cp
                     i += n
                 is_word = flags & FLAG_WORD != 0
-                emit(acc_A, lengths_257, t_hash_T, t_pow_T, t_chars_T, h, p, n_chars, flags, is_word, is_word)
+                emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, is_word, is_word)
         else:
             i += n
             skipped = c == u.WB_EXTEND or c == u.WB_FORMAT or c == u.WB_ZWJ
             if not flags & FLAG_SPACE and not skipped:
                 is_word = flags & FLAG_WORD != 0
-                emit(acc_A, lengths_257, t_hash_T, t_pow_T, t_chars_T, h, p, 1, flags, is_word, is_word)
+                emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, 1, flags, is_word, is_word)
 
 
 @njit(nogil=True, cache=True)
 def segment_spaces(
     data_B: Any, start: Any, end: Any, flags_U: Any,
-    acc_A: Any, lengths_257: Any, t_hash_T: Any, t_pow_T: Any, t_chars_T: Any,
+    acc_A: Any, lengths_257: Any, t_hash_T: Any, t_chars_T: Any,
 ) -> None:  # fmt: skip
     """Cut ``data_B[start:end]`` as ``str.split()`` does; every piece is a word."""
     i = start
     one = np.uint64(1)
     while i < end:
         h = np.uint64(0)
-        p = one
         n_chars = 0
         flags = np.uint8(0)
         while i < end:
@@ -315,7 +319,6 @@ def segment_spaces(
                 break
             flags |= bits
             h = h * BASE + np.uint64(cp) + one
-            p *= BASE
             n_chars += 1
         if n_chars:
-            emit(acc_A, lengths_257, t_hash_T, t_pow_T, t_chars_T, h, p, n_chars, flags, True, True)
+            emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, True, True)

@@ -6,10 +6,11 @@ special case. The rules are written here from spaCy's documentation and from its
 to differ is in ``docs/parity.md``. A chunk of more than 1,024 affixes or tokens is passed on without the last step.
 
 Legend: ``data_B`` uint8 UTF-8; ``flags_U``, ``word_class_U`` uint8 and ``spacy_U`` uint16 (``B_*``) by code point;
-``special_key_H`` uint64 hashes of the special cases and ``special_cut_H`` uint32 their pieces' lengths, a byte each.
+``special_key_H`` uint64 hashes of the special cases and ``special_cut_H`` uint32 their pieces' lengths, a byte each;
+``joint_256x256`` first and last bytes of special cases of one piece.
 """
 
-# ruff: noqa: N815 (array names carry their shapes)
+# ruff: noqa: N815, PLR1714, SIM905 (array names carry shapes; kernels are written as they compile)
 
 from __future__ import annotations
 
@@ -29,9 +30,7 @@ B_SPACE, B_HOST, B_PUNCTUATION, B_SENTENCE, B_PREFIX, B_BEFORE_STOP = 256, 512, 
 _PUNCT = "…,:;!?¿؟¡()[]{}<>_#*&。？！，、；：～·।،۔؛٪"
 _QUOTES = "'\"”“`‘´’‚,„»«「」『』（）〔〕【】《》〈〉〈〉⟦⟧"
 _CURRENCY = "$£€¥฿₽﷼₴₠₡₢₣₤₥₦₧₨₩₪₫€₭₮₯₰₱₲₳₴₵₸₹₺₻₼₾₿"
-_NEWER_SENTENCE_MARKS = (
-    "؝؞࠷࠹࠽࠾᭽᭾⹓⹔𐽕𐽖𐽗𐽘𐽙𐾆𐾇𐾈𐾉𑥄𑥆𑻷𑻸\U00011f43\U00011f44𖺘"  # not in the sentencizer's list
-)
+_NEWER_SENTENCE_MARKS = "؝؞࠷࠹࠽࠾᭽᭾⹓⹔𐽕𐽖𐽗𐽘𐽙𐾆𐾇𐾈𐾉𑥄𑥆𑻷𑻸\U00011f43\U00011f44𖺘"
 _UNITS = (
     "km km² km³ m m² m³ dm dm² dm³ cm cm² cm³ mm mm² mm³ ha µm nm yd in ft kg g mg µg t lb oz m/s km/h mph hPa Pa "
     "mbar mb MB kb KB gb GB tb TB T G M K %"
@@ -48,6 +47,7 @@ class SpacyTables(NamedTuple):
     special_key_H: npt.NDArray[np.uint64]
     special_cut_H: npt.NDArray[np.uint32]
     unit_key_N: npt.NDArray[np.uint64]
+    joint_256x256: npt.NDArray[np.bool_]
 
 
 def _contractions() -> dict[str, tuple[str, ...]]:
@@ -125,10 +125,12 @@ _WHOLE = (
     "Mr. Mrs. Ms. p.m. Ph.D. Prof. Rep. Rev. Sen. St. vs. v.s. a.m. Jan. Feb. Mar. Apr. Jun. Jul. Aug. Sep. Sept. "
     "Oct. Nov. Dec. Ala. Ariz. Ark. Calif. Colo. Conn. Del. Fla. Ga. Ia. Id. Ill. Ind. Kan. Kans. Ky. La. Mass. "
     "Mich. Minn. Miss. N.C. N.D. N.H. N.J. N.M. N.Y. Neb. Nebr. Nev. Okla. Ore. Pa. S.C. Tenn. Va. Wash. Wis. "
-    "'s 'S ’s ’S 'em 'cause 'bout 'cos 'coz 'cuz 'll 'nuff ’em ’cause o'clock ma'am o.o O.o O.O o.O C++ '' "
-    "'Cause 'Cos 'Coz 'Cuz 're 've 'm 'd doin' goin' nothin' somethin' havin' lovin' ol' Doin' Goin' Nothin' "
+    "'s 'S ’s ’S 'em 'cause 'bout 'cos 'coz 'cuz 'll 'nuff ’em ’cause "
+    "o'clock ma'am and/or w/o o.o O.o O.O o.O C++ '' "
+    "'Cause 'Cos 'Coz 'Cuz 're 've 'd nuthin' Nuthin' <space> doin' goin' nothin' somethin' havin' lovin' ol' "
+    "Doin' Goin' Nothin' "
     "Somethin' Havin' Lovin' Ol' "
-    ":) :-) :)) :-)) :))) :-))) (: (-: =) (= \") :] :-] [: [-: [= =] :o) (o: :} :-} 8) 8-) (-8 ;) ;-) (; (-; :( "
+    ":) :-) :)) :-)) :))) :-))) (: (-: =) (= ): :] :-] [: [-: [= =] :o) (o: :} :-} 8) 8-) (-8 ;) ;-) (; (-; :( "
     ":-( :(( :-(( :((( :-((( ): )-: =( >:( :') :'-) :'( :'-( :/ :-/ =/ =| :| :-| ]= =[ :1 :P :-P :p :-p :O :-O "
     ":o :-o :0 :-0 :() >:o :* :-* :3 :-3 =3 :> :-> :X :-X :x :-x :D :-D ;D ;-D =D xD XD xDD XDD 8D 8-D ^_^ ^__^ "
     "^___^ >.< >.> <.< ._. ;_; -_- -__- v.v V.V v_v V_V o_o o_O O_o O_O 0_o o_0 0_0 o.O O.o O.O 0.0 o.0 0.o @_@ "
@@ -154,6 +156,7 @@ def spacy_tables() -> SpacyTables:
     """Return the tables, built once a process."""
     table = np.zeros(u.N_CODE_POINTS, np.uint16)
     table[u.IS_ALPHA] |= B_ALPHA
+    table[0x3001:0x3040] |= B_ALPHA | B_LOWER | B_UPPER  # CJK marks count as letters there
     uncased = (u.CATEGORY == u.LO) | (u.CATEGORY == u.LM)
     table[(u.CATEGORY == u.LL) | uncased] |= B_LOWER
     table[(u.CATEGORY == u.LU) | uncased] |= B_UPPER
@@ -175,17 +178,20 @@ def spacy_tables() -> SpacyTables:
     table[table & (B_LOWER | B_PUNCT | B_QUOTE | B_DIGIT) != 0] |= B_BEFORE_STOP
     keys = np.zeros(_SLOTS, np.uint64)
     cuts = np.zeros(_SLOTS, np.uint32)
+    joint = np.zeros((256, 256), np.bool_)
     for word, pieces in special_cases().items():
         key = _hash(word)
         slot = (key * int(_MIX) & 0xFFFFFFFFFFFFFFFF) >> 50
         while keys[slot]:
             slot = (slot + 1) % _SLOTS
         keys[slot] = key
+        if len(pieces) == 1:
+            joint[word.encode()[0], word.encode()[-1]] = True
         cuts[slot] = sum(len(piece) << (8 * index) for index, piece in enumerate(pieces))
     units = np.array(sorted(_hash(unit) for unit in _UNITS), np.uint64)
-    for array in (table, keys, cuts, units):
+    for array in (table, keys, cuts, units, joint):
         array.setflags(write=False)
-    return SpacyTables(table, keys, cuts, units)
+    return SpacyTables(table, keys, cuts, units, joint)
 
 
 @njit(nogil=True, cache=True)
@@ -207,7 +213,7 @@ def bits_at(data_B: Any, i: Any, stop: Any, spacy_U: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def find_special(data_B: Any, start: Any, stop: Any, x: Any) -> Any:
+def find_special(data_B: Any, start: Any, stop: Any, special_key_H: Any) -> Any:
     """Return the slot of the special case that the bytes spell, or -1."""
     if stop - start > 24 or stop - start < 2:
         return np.int64(-1)
@@ -217,12 +223,7 @@ def find_special(data_B: Any, start: Any, stop: Any, x: Any) -> Any:
         cp, n = u.decode(data_B, i)
         h = h * w.BASE + np.uint64(cp) + np.uint64(1)
         i += n
-    slot = np.int64((h * _MIX) >> np.uint64(50))
-    while x.special_key_H[slot] != 0:
-        if x.special_key_H[slot] == h:
-            return slot
-        slot = (slot + 1) & (_SLOTS - 1)
-    return np.int64(-1)
+    return special_slot(h, special_key_H)
 
 
 @njit(nogil=True, cache=True)
@@ -247,9 +248,8 @@ def prefix_length(data_B: Any, i: Any, stop: Any, spacy_U: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def suffix_length(data_B: Any, start: Any, stop: Any, x: Any) -> Any:
+def suffix_length(data_B: Any, start: Any, stop: Any, spacy_U: Any, unit_key_N: Any) -> Any:
     """Return the bytes of the longest suffix of the chunk, or 0."""
-    spacy_U = x.spacy_U
     i = before(data_B, start, stop)
     cp, _ = u.decode(data_B, i)
     bits = spacy_U[cp]
@@ -277,6 +277,12 @@ def suffix_length(data_B: Any, start: Any, stop: Any, x: Any) -> Any:
             return stop - before(data_B, start, i)
     if bits & (B_PUNCT | B_QUOTE | B_ICON) or cp == 0x2014 or cp == 0x2013:
         return stop - i
+    if cp < 128:
+        any_digit = False
+        for j in range(max(start, i - 4), i):
+            any_digit |= 48 <= data_B[j] <= 57
+        if not any_digit:
+            return 0
     # After a digit: plus, currency, units (at most four characters).
     h = np.uint64(0)
     p = np.uint64(1)
@@ -297,7 +303,7 @@ def suffix_length(data_B: Any, start: Any, stop: Any, x: Any) -> Any:
             longest = stop - j
         if cp == 36 and ((stop - j == 3 and c == 85) or (stop - j == 2 and (c == 67 or c == 65))):
             longest = stop - j
-        for key in x.unit_key_N:
+        for key in unit_key_N:
             if key == h:
                 longest = stop - j
     return longest
@@ -313,8 +319,11 @@ def is_address(data_B: Any, start: Any, stop: Any, spacy_U: Any) -> Any:
         return False
     at = start
     i = start
-    while i < stop and (data_B[i] >= 128 or data_B[i] in (43, 45, 46, 95) or chr_is_alnum(data_B[i])):
-        i += 1
+    while i < stop:
+        cp, n = u.decode(data_B, i)
+        if not (spacy_U[cp] & (B_ALPHA | B_DIGIT) or cp == 43 or cp == 45 or cp == 46 or cp == 95):
+            break
+        i += n
     if i - start >= 2 and i + 2 < stop and data_B[i] == 58 and data_B[i + 1] == 47 and data_B[i + 2] == 47:
         at = i + 3
     if host_matches(data_B, at, stop, spacy_U) or (at != start and host_matches(data_B, start, stop, spacy_U)):
@@ -331,12 +340,6 @@ def is_address(data_B: Any, start: Any, stop: Any, spacy_U: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def chr_is_alnum(b: Any) -> Any:
-    """Return whether the ASCII byte is a letter or digit."""
-    return 48 <= b <= 57 or 65 <= b <= 90 or 97 <= b <= 122
-
-
-@njit(nogil=True, cache=True)
 def host_matches(data_B: Any, start: Any, stop: Any, spacy_U: Any) -> Any:
     """Return whether host, port and path fill ``[start, stop)``."""
     i = start
@@ -344,9 +347,7 @@ def host_matches(data_B: Any, start: Any, stop: Any, spacy_U: Any) -> Any:
     labels = 0
     last_host = False
     lower = True
-    numeric = True
     n_label = 0
-    ok = True
     while i < stop:
         cp, n = u.decode(data_B, i)
         bits = spacy_U[cp]
@@ -365,11 +366,10 @@ def host_matches(data_B: Any, start: Any, stop: Any, spacy_U: Any) -> Any:
             n_label += 1
             last_host = host
             lower = lower and bits & B_LOWER != 0
-            numeric = numeric and bits & B_DIGIT != 0
         else:
             break
         i += n
-    ok = labels > 0 and ((lower and 2 <= n_label <= 63) or (numeric and labels == 3 and 1 <= n_label <= 3))
+    ok = labels > 0 and lower and 2 <= n_label <= 63
     if not ok or label == 0:
         return False
     if i < stop and data_B[i] == 58:
@@ -400,9 +400,9 @@ def infix_length(data_B: Any, start: Any, i: Any, stop: Any, spacy_U: Any) -> An
         return 0
     previous = bits_at(data_B, before(data_B, start, i), stop, spacy_U)
     following = bits_at(data_B, i + n, stop, spacy_U)
-    if (cp == 43 or cp == 45 or cp == 42 or cp == 94) and previous & B_DIGIT:
-        if following & B_DIGIT or (i + n < stop and data_B[i + n] == 45):
-            return n
+    sign = cp == 43 or cp == 45 or cp == 42 or cp == 94
+    if sign and previous & B_DIGIT and (following & B_DIGIT or (i + n < stop and data_B[i + n] == 45)):
+        return n
     if cp == 46:
         return n if previous & (B_LOWER | B_QUOTE) and following & (B_UPPER | B_QUOTE) else 0
     if cp == 44:
@@ -462,28 +462,30 @@ def push_special(data_B: Any, start: Any, stop: Any, cut: Any, from_P: Any, to_P
 
 
 @njit(nogil=True, cache=True)
-def cut_chunk(data_B: Any, start: Any, stop: Any, x: Any, from_P: Any, to_P: Any, suffix_P: Any) -> Any:
+def cut_chunk(
+    data_B: Any, start: Any, stop: Any, spacy_U: Any, special_key_H: Any, special_cut_H: Any, unit_key_N: Any,
+    joint_256x256: Any, from_P: Any, to_P: Any, suffix_P: Any,
+) -> Any:  # fmt: skip
     """Cut a chunk without white space; return the number of pieces in ``from_P``, ``to_P``."""
-    spacy_U = x.spacy_U
     n = 0
     n_suffixes = 0
     lo, hi = start, stop
-    special = find_special(data_B, lo, hi, x)
+    special = find_special(data_B, lo, hi, special_key_H)
     while special < 0 and lo < hi:
         prefix = prefix_length(data_B, lo, hi, spacy_U)
         if prefix and lo + prefix < hi:
-            special = find_special(data_B, lo + prefix, hi, x)
+            special = find_special(data_B, lo + prefix, hi, special_key_H)
             if special >= 0:
                 n = push(from_P, to_P, n, lo, lo + prefix)
                 lo += prefix
                 break
         suffix = 0
         if lo + prefix < hi:
-            suffix = suffix_length(data_B, lo + prefix, hi, x)
+            suffix = suffix_length(data_B, lo + prefix, hi, spacy_U, unit_key_N)
         if suffix and n_suffixes == len(suffix_P):
             suffix = 0
         if suffix and hi - suffix > lo:
-            special = find_special(data_B, lo, hi - suffix, x)
+            special = find_special(data_B, lo, hi - suffix, special_key_H)
             if special >= 0:
                 suffix_P[n_suffixes] = hi
                 n_suffixes += 1
@@ -498,10 +500,10 @@ def cut_chunk(data_B: Any, start: Any, stop: Any, x: Any, from_P: Any, to_P: Any
             suffix_P[n_suffixes] = hi
             n_suffixes += 1
             hi -= suffix
-        special = find_special(data_B, lo, hi, x)
+        special = find_special(data_B, lo, hi, special_key_H)
     if lo < hi:
         if special >= 0:
-            n = push_special(data_B, lo, hi, x.special_cut_H[special], from_P, to_P, n)
+            n = push_special(data_B, lo, hi, special_cut_H[special], from_P, to_P, n)
         else:
             plain = True
             for i in range(lo, hi):
@@ -511,6 +513,10 @@ def cut_chunk(data_B: Any, start: Any, stop: Any, x: Any, from_P: Any, to_P: Any
             else:
                 i = begin = lo
                 while i < hi:
+                    b = data_B[i]
+                    if (b >= 97 and b <= 122) or (b >= 48 and b <= 57) or (b >= 65 and b <= 90):
+                        i += 1
+                        continue
                     infix = infix_length(data_B, lo, i, hi, spacy_U)
                     if infix and i > lo:
                         n = push(from_P, to_P, n, begin, i)
@@ -525,21 +531,23 @@ def cut_chunk(data_B: Any, start: Any, stop: Any, x: Any, from_P: Any, to_P: Any
         n = push(from_P, to_P, n, hi, suffix_P[j])
         hi = suffix_P[j]
     if 1 < n < len(from_P):
-        n = join_specials(data_B, x, from_P, to_P, n)
+        n = join_specials(data_B, special_key_H, special_cut_H, joint_256x256, from_P, to_P, n)
     return n
 
 
 @njit(nogil=True, cache=True)
-def join_specials(data_B: Any, x: Any, from_P: Any, to_P: Any, n: Any) -> Any:
+def join_specials(
+    data_B: Any, special_key_H: Any, special_cut_H: Any, joint_256x256: Any, from_P: Any, to_P: Any, n: Any
+) -> Any:
     """Join neighbouring pieces that together spell a special case of one piece; longest first."""
     kept = 0
     i = 0
     while i < n:
         joined = i
         for j in range(min(i + 6, n - 1), i, -1):
-            if to_P[j] - from_P[i] <= 12:
-                slot = find_special(data_B, from_P[i], to_P[j], x)
-                if slot >= 0 and x.special_cut_H[slot] < 256:
+            if to_P[j] - from_P[i] <= 12 and joint_256x256[data_B[from_P[i]], data_B[to_P[j] - 1]]:
+                slot = find_special(data_B, from_P[i], to_P[j], special_key_H)
+                if slot >= 0 and special_cut_H[slot] < 256:
                     joined = j
                     break
         from_P[kept] = from_P[i]
@@ -567,30 +575,104 @@ def next_chunk(data_B: Any, i: Any, end: Any, spacy_U: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
+def easy_chunk(data_B: Any, start: Any, end: Any, special_key_H: Any) -> Any:
+    """Return (letters, marks, hash) of a chunk at `start` that is ASCII letters and at most one mark, (0, 0, 0) else.
+
+    Such a chunk that is no special case is one token, and one for the mark: no affix or infix applies.
+    """
+    none = np.uint64(0)
+    h = np.uint64(0)
+    i = start
+    while i < end:
+        b = data_B[i]
+        low = b | 32
+        if low < 97 or low > 122 or b >= 128:
+            break
+        h = h * w.BASE + np.uint64(b) + np.uint64(1)
+        i += 1
+    letters = i - start
+    if letters == 0:
+        return 0, 0, none
+    marks = 0
+    whole = h
+    if i < end and data_B[i] != 32 and data_B[i] != 10:
+        b = data_B[i]
+        if b == 46:
+            last = data_B[i - 1]
+            if not (last >= 97 or (letters > 1 and data_B[i - 2] < 97)):
+                return 0, 0, none
+        elif b != 44 and b != 58 and b != 59 and b != 33 and b != 63:
+            return 0, 0, none
+        if i + 1 < end and data_B[i + 1] != 32 and data_B[i + 1] != 10:
+            return 0, 0, none
+        whole = h * w.BASE + np.uint64(b) + np.uint64(1)
+        marks = 1
+    if letters <= 12 and (special_slot(h, special_key_H) >= 0 or (marks and special_slot(whole, special_key_H) >= 0)):
+        return 0, 0, none
+    return letters, marks, h
+
+
+@njit(nogil=True, cache=True)
+def special_slot(h: Any, special_key_H: Any) -> Any:
+    """Return the slot of the special case with this hash, or -1."""
+    slot = np.int64((h * _MIX) >> np.uint64(50))
+    while special_key_H[slot] != 0:
+        if special_key_H[slot] == h:
+            return slot
+        slot = (slot + 1) & (_SLOTS - 1)
+    return np.int64(-1)
+
+
+@njit(nogil=True, cache=True)
 def spacy_sentences(data_B: Any, start: Any, end: Any, x: Any, pieces_3xP: Any) -> Any:
-    """Return the number of sentences that spaCy's sentencizer finds: a new one begins at the first token that is
-    not punctuation after a token that is a sentence-final mark."""
+    """Return the number of sentences that spaCy's sentencizer finds.
+
+    A new one begins at the first token that is not punctuation after a token that is a sentence-final mark.
+    """
+    spacy_U, special_key_H, special_cut_H, unit_key_N, joint_256x256 = x
+    from_P, to_P, suffix_P = pieces_3xP[0], pieces_3xP[1], pieces_3xP[2]
     sentences = 1
     seen = False
     any_token = False
-    i = start
+    i = last = start
     while i < end:
-        a, i = next_chunk(data_B, i, end, x.spacy_U)
+        if data_B[i] == 32 or data_B[i] == 10:
+            i += 1
+            continue
+        letters, marks, _h = easy_chunk(data_B, i, end, special_key_H)
+        if letters:
+            any_token = True
+            sentences += seen
+            seen = False
+            i += letters
+            if marks:
+                seen = data_B[i] == 46 or data_B[i] == 33 or data_B[i] == 63
+                i += 1
+            last = i
+            continue
+        a, i = next_chunk(data_B, i, end, spacy_U)
         if a == i:
             break
-        n = cut_chunk(data_B, a, i, x, pieces_3xP[0], pieces_3xP[1], pieces_3xP[2])
+        n = cut_chunk(
+            data_B, a, i, spacy_U, special_key_H, special_cut_H, unit_key_N, joint_256x256, from_P, to_P, suffix_P
+        )
+        # White space other than one blank is a token of its own, and opens a sentence.
+        if seen and any_token and (a - last != 1 or data_B[last] != 32):
+            sentences += 1
+            seen = False
         any_token = True
+        last = i
         for j in range(n):
-            at, stop = pieces_3xP[0][j], pieces_3xP[1][j]
+            at, stop = from_P[j], to_P[j]
             cp, m = u.decode(data_B, at)
-            is_mark = at + m == stop and x.spacy_U[cp] & B_SENTENCE != 0
+            is_mark = at + m == stop and spacy_U[cp] & B_SENTENCE != 0
             if is_mark:
                 seen = True
             elif seen:
                 punctuation = True
                 while at < stop and punctuation:
                     cp, m = u.decode(data_B, at)
-                    punctuation = x.spacy_U[cp] & B_PUNCTUATION != 0
+                    punctuation = spacy_U[cp] & B_PUNCTUATION != 0
                     at += m
                 if not punctuation:
                     sentences += 1
@@ -601,27 +683,45 @@ def spacy_sentences(data_B: Any, start: Any, end: Any, x: Any, pieces_3xP: Any) 
 @njit(nogil=True, cache=True)
 def segment_spacy(
     data_B: Any, start: Any, end: Any, flags_U: Any, x: Any, pieces_3xP: Any,
-    acc_A: Any, lengths_257: Any, t_hash_T: Any, t_pow_T: Any, t_chars_T: Any,
+    acc_A: Any, lengths_257: Any, t_hash_T: Any, t_chars_T: Any,
 ) -> None:  # fmt: skip
     """Cut ``data_B[start:end]``; a word is a token that is not made of punctuation only, and every token is stored."""
+    spacy_U, special_key_H, special_cut_H, unit_key_N, joint_256x256 = x
+    from_P, to_P, suffix_P = pieces_3xP[0], pieces_3xP[1], pieces_3xP[2]
     i = start
     while i < end:
-        a, i = next_chunk(data_B, i, end, x.spacy_U)
+        if data_B[i] == 32 or data_B[i] == 10:
+            i += 1
+            continue
+        letters, marks, h = easy_chunk(data_B, i, end, special_key_H)
+        if letters:
+            flags = np.uint8(0)
+            for j in range(i, i + letters):
+                flags |= flags_U[data_B[j]]
+            w.emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, letters, flags, True, True)
+            i += letters
+            if marks:
+                b = data_B[i]
+                w.emit(acc_A, lengths_257, t_hash_T, t_chars_T, np.uint64(b) + np.uint64(1), 1, flags_U[b], False, True)
+                i += 1
+            i += i < end
+            continue
+        a, i = next_chunk(data_B, i, end, spacy_U)
         if a == i:
             break
-        n = cut_chunk(data_B, a, i, x, pieces_3xP[0], pieces_3xP[1], pieces_3xP[2])
+        n = cut_chunk(
+            data_B, a, i, spacy_U, special_key_H, special_cut_H, unit_key_N, joint_256x256, from_P, to_P, suffix_P
+        )
         for j in range(n):
-            at = pieces_3xP[0][j]
+            at = from_P[j]
             h = np.uint64(0)
-            p = np.uint64(1)
             n_chars = 0
             flags = np.uint8(0)
-            while at < pieces_3xP[1][j]:
+            while at < to_P[j]:
                 cp, m = u.decode(data_B, at)
                 flags |= flags_U[cp]
                 h = h * w.BASE + np.uint64(cp) + np.uint64(1)
-                p *= w.BASE
                 n_chars += 1
                 at += m
             is_word = flags & w.FLAG_NOT_PUNCTUATION != 0
-            w.emit(acc_A, lengths_257, t_hash_T, t_pow_T, t_chars_T, h, p, n_chars, flags, is_word, True)
+            w.emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, is_word, True)
