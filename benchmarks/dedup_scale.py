@@ -11,6 +11,7 @@ over all rows in one process, after the measurement.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import resource
 import tempfile
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pyarrow as pa
 
 from gristmill.stages import runtime
@@ -95,6 +97,17 @@ def shuffled(directory: str) -> int:
     return total
 
 
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process, the JVM and its workers so far."""
+    me = psutil.Process()
+    total = 0.0
+    for process in [me, *me.children(recursive=True)]:
+        with contextlib.suppress(psutil.Error):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
 def main() -> int:
     """Print one line a size and the growth exponent; exit code 1 where labels are wrong."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -114,17 +127,19 @@ def main() -> int:
             "spark.eventLog.compress": "false",
         }
         spark = runtime.session("scale", options.master, conf)
-        print(f"{'rows':>12} {'seconds':>8} {'shuffled MB':>12} {'B/row':>7} {'rounds':>6} {'driver MiB':>10}  labels")
+        print(
+            f"{'rows':>12} {'seconds':>8} {'CPU s':>7} {'shuffled MB':>12} {'B/row':>7} {'rounds':>6} {'driver MiB':>10}"
+        )
         before = 0
         for n in sizes:
             work = str(Path(scratch) / f"work-{n}")
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), cpu_seconds()
             frame = spark.range(0, -(-n // CHUNK), 1, max(4, -(-n // CHUNK) // 4)).mapInArrow(
                 partial(_emit, n), "row long, band short, key long, center long"
             )
             buckets = checkpoint.save(frame, work, "buckets", BUCKET_SCHEMA)
             labels, rounds = connected_components(spark, bucket_edges(buckets.frame(spark)), work, options.driver_edges)
-            seconds = time.perf_counter() - start
+            seconds, cpu = time.perf_counter() - start, cpu_seconds() - cpu
             after = shuffled(str(log))
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
             table = labels.table().sort_by("row")
@@ -133,16 +148,16 @@ def main() -> int:
             right = right and np.array_equal(table.column("component").to_numpy(), label)
             wrong |= not right
             print(
-                f"{n:>12,} {seconds:>8.1f} {(after - before) / 1e6:>12,.0f} {(after - before) / n:>7.0f} "
+                f"{n:>12,} {seconds:>8.1f} {cpu:>7.1f} {(after - before) / 1e6:>12,.0f} {(after - before) / n:>7.0f} "
                 f"{len(rounds) - 1:>6} {peak:>10,}  {'right' if right else 'WRONG'}",
                 flush=True,
             )
-            measured.append((n, seconds, after - before))
+            measured.append((n, seconds, cpu, after - before))
             before = after
         spark.stop()
     if len(measured) > 1:
         logs = np.log(np.array(measured, float))
-        for name, column in (("time", 1), ("shuffle", 2)):
+        for name, column in (("time", 1), ("CPU time", 2), ("shuffle", 3)):
             print(f"growth exponent of {name}: {np.polyfit(logs[:, 0], logs[:, column], 1)[0]:.2f}")
     return int(wrong)
 
