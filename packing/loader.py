@@ -23,6 +23,7 @@ from gristmill.packing.errors import ArgumentError, problem
 from gristmill.packing.order import Shuffle, Skips
 from gristmill.packing.plan import Paths, Plan, make_plan
 from gristmill.packing.prefetch import Prefetcher
+from gristmill.packing.skipfile import read_skip_file
 from gristmill.packing.state import STATE_MAGIC, STATE_VERSION, check_state
 from gristmill.packing.tombstones import Tombstones
 from gristmill.packing.trace import RowTrace, Showing, samples_with, showings, trace_sample
@@ -67,7 +68,7 @@ class Loader:
         pack: str = "concat",
         shuffle: Shuffle | str = "full",
         curriculum: Sequence[tuple[int, Mapping[str, float]]] = (),
-        skip: Sequence[tuple[int, int]] = (),
+        skip: str | os.PathLike[str] | Sequence[tuple[int, int]] = (),
         tombstones: Sequence[str] = (),
         drop_last: bool = False,
         dtype: Any = np.int32,
@@ -101,7 +102,7 @@ class Loader:
             pack: "concat", "best_fit" or "document".
             shuffle: "full", "none" or a `Shuffle`.
             curriculum: (sample, weights) pairs: from that global sample on, draw by these weights.
-            skip: half-open windows of global samples that are never delivered.
+            skip: half-open windows of global samples that are never delivered, or a skip file (skipfile.py).
             tombstones: ids of documents whose tokens are blanked wherever they come up.
             drop_last: drop the incomplete last step instead of filling it with blank rows.
             dtype: of ids, labels and positions; labels hold -100, so it must be signed.
@@ -158,12 +159,15 @@ class Loader:
             retries=retries,
             plan_cache=plan_cache,
         )
+        if isinstance(skip, (str, os.PathLike)):
+            skip, withdrawn = read_skip_file(skip)
+            tombstones = [*tombstones, *withdrawn]
         self._skips = Skips(skip)
         self._drop_last = drop_last
         self._options = BatchOptions(np.dtype(dtype), loss_mask, boundary_targets)
         self._pool = pool or Pool()
         self._tombstones = Tombstones([source.shards for source in self.plan.sources], tombstones)
-        self._filler = Filler(self.plan, self._options, self._pool, self._tombstones)
+        self.filler = Filler(self.plan, self._options, self._pool, self._tombstones)
         self._certify_content = certify_content
         self._certificate = Certificate()
         self._prefetch, self._threads, self._timeout = prefetch, threads, timeout
@@ -303,7 +307,7 @@ class Loader:
         changes = tuple((int(start), dict(weights)) for start, weights in state["changes"])
         if changes != self.plan.order.changes:
             self.plan = self.plan.with_changes(changes)
-        self._filler = Filler(self.plan, self._options, self._pool, self._tombstones)
+        self.filler = Filler(self.plan, self._options, self._pool, self._tombstones)
         self._skips = Skips([(int(a), int(b)) for a, b in state["skip"]])
         self._certificate = Certificate()
         self._move(int(state["delivered"]), int(state["step"]))
@@ -331,7 +335,7 @@ class Loader:
         kept = tuple(change for change in self.plan.order.changes if change[0] < now)
         self.close()
         self.plan = self.plan.with_changes((*kept, (now, dict(weights))))
-        self._filler = Filler(self.plan, self._options, self._pool, self._tombstones)
+        self.filler = Filler(self.plan, self._options, self._pool, self._tombstones)
         self._move(self.delivered, self._step)
 
     def skip(self, windows: Sequence[tuple[int, int]]) -> None:
@@ -349,6 +353,14 @@ class Loader:
         samples = self._skips.sample(np.arange(first * g, last * g, dtype=np.int64))
         breaks = np.flatnonzero(np.diff(samples) != 1) + 1
         return [(int(part[0]), int(part[-1]) + 1) for part in np.split(samples, breaks) if len(part)]
+
+    def samples_of(self, rows: Ints) -> Ints:
+        """Return the global samples of deliveries `rows` (counted from the start of the run)."""
+        return self._skips.sample(rows)
+
+    def sample_of(self, row: int) -> int:
+        """Return the global sample of one delivery."""
+        return int(self._skips.sample(row))
 
     # ---- questions -------------------------------------------------------------------------------------
 
@@ -415,7 +427,7 @@ class Loader:
         chunk = self._chunk(number)
         rows = self._high - self._low
         low, high = within * rows, (within + 1) * rows
-        batch = self._filler.fill(chunk, low, high)
+        batch = self.filler.fill(chunk, low, high)
         if self._certify_content:
             return batch, certify(chunk.marks[low:high], batch["input_ids"])
         return batch, chunk.certificate(low, high)
