@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gristmill import stages
 from gristmill.stages.classifier.stage import pareto_draws
 from gristmill.stages.errors import ConfigError
-from tests.fasttext_files import tiny
+from fasttext_files import tiny
 
 TEXTS = ["hello the world", "der Hund", "中文", "", "привет\nx", "a a a </s> hidden"]
 

@@ -17,7 +17,7 @@ from gristmill.stages.fasttext_model import FastTextModel, _read, read_labels, r
 from gristmill.stages.kernels import fasttext, fasttext_labels
 from gristmill.stages.kernels.views import text_view
 from gristmill.stages.models import LID_176
-from tests.fasttext_files import LABELS, VARIANTS, WORDS, tiny
+from fasttext_files import LABELS, VARIANTS, WORDS, tiny
 
 TEXTS = [
     "hello the world",

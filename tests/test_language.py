@@ -19,7 +19,7 @@ from gristmill.stages.kernels import language as kernel
 from gristmill.stages.kernels.unicode import SCRIPT_NAMES
 from gristmill.stages.kernels.views import text_view
 from gristmill.stages.language.scripts import SCRIPT_CODES
-from tests.fasttext_files import tiny
+from fasttext_files import tiny
 
 SAMPLES = {
     "en": "All human beings are born free and equal in dignity and rights.",
