@@ -11,6 +11,7 @@ import platform
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 import gristmill
 from gristmill.pipelines.plan import Unit
@@ -26,7 +27,11 @@ from gristmill.stages.artifact import (
     open_artifact,
 )
 from gristmill.stages.context import Context, Outcome
+from gristmill.stages.errors import RunError
 from gristmill.stages.ledger import Entry
+
+MIN_STAGE_ERRORS, MAX_STAGE_ERRORS = 10, 0.01
+"""A run fails if a stage raises on at least so many documents and more than this share of its input."""
 
 
 def from_records(records: list[dict[str, Any]], nodes: list[str], schema: pa.Schema) -> Outcome:
@@ -54,6 +59,7 @@ def commit(unit: Unit, context: Context, outcome: Outcome, inputs: list[Artifact
     """
     guards = {node.name: node.stage.max_removed for node in unit.nodes}
     for entry in outcome.ledger:
+        _check_stage_errors(entry, context, outcome)
         entry.check(guards.get(entry.stage, 1.0))
     names = _Names(context)
     parts = [
@@ -91,6 +97,24 @@ def commit(unit: Unit, context: Context, outcome: Outcome, inputs: list[Artifact
     text = json.dumps(json.loads(canonical_json(manifest.model_dump(mode="json"))), indent=1)
     store.write_bytes(store.join(context.directory, "manifest.json"), text.encode())
     return open_artifact(context.directory)
+
+
+def _check_stage_errors(entry: Entry, context: Context, outcome: Outcome) -> None:
+    """Fail if a stage raised on more than a stray document: that is a fault of the stage, not of the documents."""
+    n_errors = entry.quarantined["stage_error"].docs if "stage_error" in entry.quarantined else 0
+    if n_errors < MIN_STAGE_ERRORS or n_errors <= MAX_STAGE_ERRORS * entry.into.docs:
+        return
+    detail = ""
+    for file in outcome.quarantined:
+        with store.open_input(file.path) as source:
+            rows = pq.read_table(source, columns=["stage", "reason", "id", "detail"]).to_pylist()
+        found = next((r for r in rows if r["stage"] == entry.stage and r["reason"] == "stage_error"), None)
+        if found is not None:
+            detail = f" First: document {found['id']}: {found['detail']}"
+            break
+    # The splits must run again once the fault is mended.
+    store.delete_dir(store.join(context.directory, "_tasks"))
+    raise RunError(f"{entry.stage}: the stage failed on {n_errors:,} of {entry.into.docs:,} documents.{detail}")
 
 
 class _Names:

@@ -190,6 +190,22 @@ def test_guard_rates_stop_a_run_that_loses_a_source() -> None:
         entry.check(0.74)
 
 
+def test_a_stage_that_fails_on_many_documents_fails_the_run_with_the_first_error(tmp_path: Path) -> None:
+    from gristmill.pipelines.commit import _check_stage_errors, from_records
+    from gristmill.stages.context import Context
+    from gristmill.stages.progress import Counters
+
+    record = one_pass(tmp_path, Shout(), ["fine"] * 90 + ["poison"] * 10)
+    outcome = from_records([record], ["n"], pa.schema([]))
+    context = Context(None, str(tmp_path), str(tmp_path), "n", 0, 1, Counters("n"))
+    with pytest.raises(RunError, match="n: the stage failed on 10 of 100 documents. First: document d90: ValueError"):
+        _check_stage_errors(outcome.ledger[0], context, outcome)
+    assert not (tmp_path / "_tasks").exists()
+    record = one_pass(tmp_path, Shout(), ["fine"] * 91 + ["poison"] * 9)
+    outcome = from_records([record], ["n"], pa.schema([]))
+    _check_stage_errors(outcome.ledger[0], context, outcome)
+
+
 def test_masks_survive_the_round_trip(tmp_path: Path) -> None:
     import numpy as np
 
