@@ -78,16 +78,16 @@ class ClassifierPercentile(GlobalStage):
             kind = artifact.schema.field(self.column).type
             if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
                 raise ConfigError(f"{self.name}.column: {self.column!r} is {kind}; a number is needed")
+        from pyspark.sql import functions as f
+
         columns = list(dict.fromkeys(["id", "n_bytes", self.column, *self.by]))
         mapper = partial(keys_of, self.column, self.by, self.keep == "lowest", self.unit == "bytes")
         keys = context.map_documents(inputs, columns, mapper, SCHEMA).persist()
         try:
+            totals = keys.groupBy("in_group").agg(f.count("row").alias("n"), f.sum("weight").alias("total"))
             groups = {
                 row["in_group"]: Group(row["n"], row["total"], int(row["total"] * self.share + 0.5))
-                for row in keys.groupBy("in_group")
-                .agg({"row": "count", "weight": "sum"})
-                .toDF("in_group", "n", "total")
-                .collect()
+                for row in totals.collect()
             }
             find_cuts(keys, groups)
             outcome = context.remove(inputs, _removals(context.spark, keys, groups, self.keep == "lowest"))
