@@ -69,7 +69,8 @@ def inspect_path(path: str, rows: int, console: Console) -> None:
     console.print(f"[bold]{artifact.directory}[/bold]  {manifest.kind}, fingerprint {manifest.fingerprint}")
     for record in manifest.nodes:
         console.print(
-            f"  stage {record.node} ({record.stage} v{record.version}): {json.dumps(record.config, ensure_ascii=False)}",
+            f"  stage {record.node} ({record.stage} v{record.version}): "
+            f"{json.dumps(record.config, ensure_ascii=False)}",
             highlight=False,
         )
     for item in manifest.inputs:

@@ -36,7 +36,8 @@ def unescape(quoted: bytes) -> str | None:
     data = np.frombuffer(quoted, np.uint8)
     out, offsets, status = np.zeros(len(quoted) + 1, np.uint8), np.zeros(2, np.int64), np.zeros(1, np.uint8)
     jl.unescape(data, np.array([0]), np.array([len(quoted)]), out, offsets, status)
-    return None if status[0] else out[: offsets[1]].tobytes().decode()
+    assert (status[0] == jl.NUL_BYTE) == (b"\0" in out[: offsets[1]].tobytes())
+    return None if status[0] == jl.LONE_SURROGATE else out[: offsets[1]].tobytes().decode()
 
 
 def strict_loads(line: bytes) -> Any:
@@ -137,6 +138,7 @@ def test_surrogate_pairs_join_and_lone_ones_are_refused() -> None:
     assert unescape(rb'"\ud83d\ude00"') == "\U0001f600"
     assert unescape(rb'"\ud83d"') is None
     assert unescape(rb'"\ude00\ud83d"') is None
+    assert unescape(rb'"nul \u0000"') == "nul \0"
 
 
 @given(st.lists(st.binary(max_size=5).map(lambda b: b.replace(b"\n", b"x")), max_size=6), st.booleans())

@@ -172,10 +172,9 @@ class _Lines:
         absent = spans["text"][:, 0] < 0
         reasons[good & (absent | (first_B == ord("n")))] = "missing_text"
         reasons[(reasons == "") & (first_B != ord('"'))] = "text_not_string"
-        text, lone = _strings(data_B, np.where((reasons == "")[:, None], spans["text"], -1))
-        reasons[lone & (reasons == "")] = "lone_surrogate"
-        fault_D = build.faults(text)
-        reasons[(fault_D == 2) & (reasons == "")] = "nul_byte"
+        text, fault_R = _strings(data_B, np.where((reasons == "")[:, None], spans["text"], -1))
+        faulty = fault_R != jsonlines.OK
+        reasons[faulty] = np.array(jsonlines.REASONS, object)[fault_R[faulty]]
 
         columns: dict[str, pa.Array] = {"text": text}
         for column in plan.paths:
@@ -253,14 +252,14 @@ class _Lines:
         )
 
 
-def _strings(data_B: Any, spans: Spans) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
-    """Return ``(large_string array, lone surrogate)`` of quoted spans; absent ones are empty."""
+def _strings(data_B: Any, spans: Spans) -> tuple[pa.Array, npt.NDArray[np.uint8]]:
+    """Return ``(large_string array, status)`` of quoted spans; absent ones are empty."""
     starts, ends = np.ascontiguousarray(spans[:, 0]), np.ascontiguousarray(spans[:, 1])
     out_B = np.empty(int((ends - starts).sum()) + 1, np.uint8)
     offsets = np.empty(len(spans) + 1, np.int64)
     status = np.zeros(len(spans), np.uint8)
     jsonlines.unescape(data_B, starts, ends, out_B, offsets, status)
-    return text_array(offsets, out_B), status == jsonlines.LONE_SURROGATE
+    return text_array(offsets, out_B), status
 
 
 def _raw(data_B: Any, spans: Spans) -> pa.Array:
@@ -276,7 +275,8 @@ def _typed(data_B: Any, spans: Spans, kind: pa.DataType) -> tuple[pa.Array, npt.
     first = data_B[np.maximum(spans[:, 0], 0)]
     absent = (spans[:, 0] < 0) | (first == ord("n"))
     quoted = ~absent & (first == ord('"'))
-    strings, bad = _strings(data_B, np.where(quoted[:, None], spans, -1))
+    strings, fault_R = _strings(data_B, np.where(quoted[:, None], spans, -1))
+    bad = fault_R == jsonlines.LONE_SURROGATE
     plain = _raw(data_B, np.where((absent | quoted)[:, None], -1, spans))
     values = pc.if_else(pa.array(quoted), strings, plain)
     values = pc.if_else(pa.array(absent), pa.scalar(None, values.type), values)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
-OK, BLANK, INVALID_JSON, NOT_AN_OBJECT, DUPLICATE_KEY, TOO_DEEP, INVALID_UTF8, LONE_SURROGATE = range(8)
+OK, BLANK, INVALID_JSON, NOT_AN_OBJECT, DUPLICATE_KEY, TOO_DEEP, INVALID_UTF8, LONE_SURROGATE, NUL_BYTE = range(9)
 REASONS = (
     "",
     "blank",
@@ -26,6 +26,7 @@ REASONS = (
     "too_deep",
     "invalid_utf8",
     "lone_surrogate",
+    "nul_byte",
 )
 MAX_DEPTH = 256
 _INVALID, _DEEP = -1, -2
@@ -317,7 +318,7 @@ def unescape(data_B: Any, starts_R: Any, ends_R: Any, out_B: Any, out_offsets_R1
     """Write the strings whose quoted spans are given, one after the other, as UTF-8.
 
     A span of (-1, -1) gives an empty string. `out_B` must hold the sum of the spans. A lone surrogate sets
-    ``status_R[r] = LONE_SURROGATE`` and gives an empty string.
+    ``status_R[r] = LONE_SURROGATE`` and gives an empty string; a NUL sets NUL_BYTE.
     """
     o = 0
     out_offsets_R1[0] = 0
@@ -362,6 +363,8 @@ def unescape(data_B: Any, starts_R: Any, ends_R: Any, out_B: Any, out_offsets_R1
                     break
                 code = 0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00)
                 i += 6
+            if code == 0:
+                status_R[r] = NUL_BYTE
             o = _put_utf8(out_B, o, code)
         out_offsets_R1[r + 1] = o
 
