@@ -128,7 +128,7 @@ def main() -> int:
         }
         spark = runtime.session("scale", options.master, conf)
         print(
-            f"{'rows':>12} {'seconds':>8} {'CPU s':>7} {'shuffled MB':>12} {'B/row':>7} {'rounds':>6} {'driver MiB':>10}"
+            f"{'rows':>12} {'seconds':>8} {'CPU s':>7} {'shuffled MB':>12} {'B/row':>7} {'rounds':>6} {'driver MiB':>9}"
         )
         before = 0
         for n in sizes:
@@ -149,7 +149,7 @@ def main() -> int:
             wrong |= not right
             print(
                 f"{n:>12,} {seconds:>8.1f} {cpu:>7.1f} {(after - before) / 1e6:>12,.0f} {(after - before) / n:>7.0f} "
-                f"{len(rounds) - 1:>6} {peak:>10,}  {'right' if right else 'WRONG'}",
+                f"{len(rounds) - 1:>6} {peak:>9,}  {'right' if right else 'WRONG'}",
                 flush=True,
             )
             measured.append((n, seconds, cpu, after - before))

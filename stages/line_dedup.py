@@ -87,7 +87,7 @@ class LineDedup(KeepsBest):
         found = checkpoint.find(work, "hot", HOT_SCHEMA)
         if found is None:
             frame = context.map_documents(inputs, list(dict.fromkeys(columns)), count, COUNT_SCHEMA)
-            found = checkpoint.save(_hot(frame, self.max_documents), work, "hot", HOT_SCHEMA)
+            found = checkpoint.save(hot_pieces(frame, self.max_documents), work, "hot", HOT_SCHEMA)
         fields = {f.name: f for artifact in inputs for f in artifact.schema}
         stage = Strip(
             unit=self.unit,
@@ -129,13 +129,13 @@ class Strip(BatchStage):
         """Cut hot pieces; a document of which nothing is left is rejected."""
         parent = LineDedup(**self.options)
         pieces_D1, starts_L1, keys_L = _split(parent, batch)
-        keys_L = _bucketed(parent, self.n_buckets, batch, pieces_D1, keys_L)
-        known, owner = _load(self.hot)
+        keys_L = bucketed(parent, self.n_buckets, batch, pieces_D1, keys_L)
+        known, owner = load_hot(self.hot)
         at = np.searchsorted(known, keys_L.view(np.int64))
         at[at == len(known)] = 0
         drop_L = (known[at] == keys_L.view(np.int64)) & (keys_L != 0) if len(known) else np.zeros(len(keys_L), bool)
         if self.keep == "first" and len(known):
-            mine_D = _identity(order_keys(batch, parent.source_priority, parent.prefer))
+            mine_D = identity(order_keys(batch, parent.source_priority, parent.prefer))
             drop_L &= owner[at] != np.repeat(mine_D, np.diff(pieces_D1))
         offsets_D1, data_B = text_view(batch.column("text"))
         old = np.diff(offsets_D1)
@@ -165,7 +165,7 @@ def _split(stage: LineDedup, batch: pa.RecordBatch) -> Any:
     return split_pieces(*text_view(batch.column("text")), stage.unit == "paragraph", norm_C, stage.min_units)
 
 
-def _bucketed(stage: LineDedup, n_buckets: int, batch: pa.RecordBatch, pieces_D1: Any, keys_L: Any) -> Any:
+def bucketed(stage: LineDedup, n_buckets: int, batch: pa.RecordBatch, pieces_D1: Any, keys_L: Any) -> Any:
     """Mix the bucket of each document into its keys."""
     bucket_D = np.zeros(batch.num_rows, np.uint64)
     if n_buckets > 1:
@@ -179,7 +179,8 @@ def _bucketed(stage: LineDedup, n_buckets: int, batch: pa.RecordBatch, pieces_D1
     return keys_L
 
 
-def _identity(keys: pa.Array) -> Any:
+def identity(keys: pa.Array) -> Any:
+    """Return a 64-bit name of each keep key, int64: which document a piece is left in."""
     return hash64(*text_view(keys.cast(pa.large_binary())), 13).view(np.int64)
 
 
@@ -187,7 +188,7 @@ def _count(stage: LineDedup, n_buckets: int, batches: Iterator[pa.RecordBatch]) 
     """Yield documents and best document of each piece of a split."""
     for batch in batches:
         pieces_D1, _, keys_L = _split(stage, batch)
-        keys_L = _bucketed(stage, n_buckets, batch, pieces_D1, keys_L)
+        keys_L = bucketed(stage, n_buckets, batch, pieces_D1, keys_L)
         document_L = np.repeat(np.arange(batch.num_rows), np.diff(pieces_D1))
         some = np.flatnonzero(keys_L)
         order = order_keys(batch, stage.source_priority, stage.prefer)
@@ -208,7 +209,7 @@ def _count(stage: LineDedup, n_buckets: int, batches: Iterator[pa.RecordBatch]) 
         )
 
 
-def _hot(counts: Any, max_documents: int) -> Any:
+def hot_pieces(counts: Any, max_documents: int) -> Any:
     """Return pieces in too many documents, ascending by key over all partitions."""
     from pyspark.sql import functions as f
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -220,12 +221,12 @@ def _hot(counts: Any, max_documents: int) -> Any:
 
 def _owner(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        owner = pa.array(_identity(batch.column("best")))
+        owner = pa.array(identity(batch.column("best")))
         yield pa.RecordBatch.from_arrays([batch.column("key"), batch.column("documents"), owner], schema=HOT_SCHEMA)
 
 
 @cache
-def _load(paths: tuple[str, ...]) -> tuple[Any, Any]:
+def load_hot(paths: tuple[str, ...]) -> tuple[Any, Any]:
     """Return ``(keys, owners)`` of all hot pieces, int64 ascending by key; 16 bytes each, once a process."""
     tables = [pq.read_table(store.open_input(path), columns=["key", "owner"]) for path in paths]
     if not tables:
