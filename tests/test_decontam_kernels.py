@@ -92,7 +92,7 @@ def oracle_runs(document: list[str], entry: list[str], n: int) -> int:
 )
 def test_match_finds_exactly_the_documents_that_share_a_run(document: list[str], entry: list[str], n: int) -> None:
     tokens = tokens_of(" ".join(entry))
-    table = build_table(tokens, [window_keys(tokens, n, 0, 0)], ((n, 0, 0),))
+    table = build_table(tokens, [window_keys(tokens, n, lone, lone) for lone in (0, 1)], ((n, 0, 0), (n, 1, 0)))
     offsets, data = text_view(pa.array(["zz", ", ".join(document), " ".join(entry)], pa.large_string()))
     rows = match(offsets, data, table)
     words, own = oracle_tokens(", ".join(document)), oracle_tokens(" ".join(entry))

@@ -20,11 +20,9 @@ from numba import njit
 
 from gristmill.stages.kernels import pii_tables as tables
 from gristmill.stages.kernels.pii_numbers import (
-    CLEAN,
     HYPHEN,
     MAX_DIGITS,
     MAX_GROUPS,
-    REJECT,
     SPACE,
     card_issuer,
     card_shape,
@@ -42,6 +40,7 @@ from gristmill.stages.kernels.pii_phones import phone_at
 from gristmill.stages.kernels.pii_tables import (
     ALNUM,
     CARD_CONTEXT,
+    CLEAN,
     CN_ID,
     CREDIT_CARD,
     EMAIL,
@@ -49,6 +48,7 @@ from gristmill.stages.kernels.pii_tables import (
     ID_CONTEXT,
     IP,
     PHONE,
+    REJECT,
     SECRET,
     SSN_CONTEXT,
     T_AT,

@@ -17,18 +17,22 @@ from numba import njit
 from gristmill.stages.kernels.pii_tables import (
     ALNUM,
     ALPHA,
+    CLEAN,
     CONTEXT,
     CONTEXT_FIRST,
     DIGIT,
     IBANS,
     IP_CONTEXT,
+    LEFT,
+    REJECT,
+    RIGHT,
     UPPER,
+    WEAK,
 )
 
 MAX_GROUPS = 8
 MAX_DIGITS = 24
 SPACE, HYPHEN, DOT, SLASH, PAREN = 1, 2, 3, 4, 5
-REJECT, WEAK, CLEAN = 0, 1, 2
 
 
 inner = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -121,19 +125,8 @@ def left_strength(data_B: Any, lo: int, start: int, tables_T: Any) -> int:
     """Return how cleanly a number may begin at `start`: REJECT, WEAK (needs a context word) or CLEAN."""
     if start == lo:
         return CLEAN
-    byte = data_B[start - 1]
-    if tables_T[byte] & ALNUM or byte == 95 or byte == 36 or byte == 64:  # letter, digit, _ $ @
-        return REJECT
-    before = data_B[start - 2] if start - 2 >= lo else 32
-    if byte == 46 or byte == 44:  # . and , after a digit: inside a longer number
-        return REJECT if tables_T[before] & DIGIT else WEAK if byte == 46 else CLEAN
-    if byte == 45:
-        return REJECT if tables_T[before] & DIGIT else WEAK if tables_T[before] & ALPHA else CLEAN
-    if byte == 47 or byte == 92:
-        return WEAK if not tables_T[before] & DIGIT else REJECT
-    if byte in (61, 35, 38, 37, 43, 42, 94, 126, 60, 62):  # = # & % + * ^ ~ < >
-        return WEAK
-    return CLEAN
+    beyond = tables_T[data_B[start - 2]] if start - 2 >= lo else 0
+    return beside(tables_T[LEFT + data_B[start - 1]], beyond)
 
 
 @inner
@@ -141,17 +134,15 @@ def right_strength(data_B: Any, hi: int, end: int, tables_T: Any) -> int:
     """Return how cleanly a number may end before `end`."""
     if end >= hi:
         return CLEAN
-    byte = data_B[end]
-    if tables_T[byte] & ALNUM or byte in (95, 37, 64, 94):  # letter, digit, _ % @ ^
-        return REJECT
-    after = data_B[end + 1] if end + 1 < hi else 32
-    if (byte == 46 or byte == 44 or byte == 58) and tables_T[after] & DIGIT:
-        return REJECT
-    if byte == 45 and tables_T[after] & ALNUM:
-        return WEAK if tables_T[after] & ALPHA else REJECT
-    if byte in (47, 61, 42, 43, 38):
-        return WEAK
-    return CLEAN
+    beyond = tables_T[data_B[end + 1]] if end + 1 < hi else 0
+    return beside(tables_T[RIGHT + data_B[end]], beyond)
+
+
+@inner
+def beside(strengths: int, beyond: int) -> int:
+    """Return the strength for the class of the byte beyond the one beside the number."""
+    shift = 0 if beyond & DIGIT else 2 if beyond & ALPHA else 4
+    return (int(strengths) >> shift) & 3
 
 
 @inner

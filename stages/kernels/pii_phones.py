@@ -5,30 +5,31 @@ behind ``+`` (E.164), Chinese mobiles by allocated prefix, Chinese landlines and
 North American numbers with valid area and exchange. Legend as in `pii_numbers`.
 """
 
-# ruff: noqa: PLR1714, SIM102, SIM109, SIM110 - shapes that Numba compiles to plain branches
+# ruff: noqa: PLR1714, SIM109, SIM110 - shapes that Numba compiles to plain branches
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numba import njit
 
 from gristmill.stages.kernels.pii_numbers import (
-    CLEAN,
     DOT,
     HYPHEN,
     PAREN,
-    REJECT,
     SLASH,
     SPACE,
-    WEAK,
     has_context,
     left_strength,
     right_strength,
 )
-from gristmill.stages.kernels.pii_tables import ALNUM, CODES, DIGIT, MOBILES, PHONE_CONTEXT
+from gristmill.stages.kernels.pii_tables import ALNUM, CLEAN, CODES, DIGIT, MOBILES, PHONE_CONTEXT, REJECT, WEAK
 
 inner = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
+DOTS, SPACES, HYPHENS, SLASHES, PARENS = 1 << DOT, 1 << SPACE, 1 << HYPHEN, 1 << SLASH, 1 << PAREN
+_PLUS, _ZEROS = np.int64(0), np.int64(2)
+"""Digits before a calling code: none behind a plus sign, two zeros. NumPy's, see `pii_tables.PADDING`."""
 CHINESE = 3
 """A bare Chinese mobile number: sure amid Chinese text, elsewhere a word such as "phone" is needed."""
 
@@ -56,53 +57,54 @@ def international(digits_N: Any, skip: int, n: int, k: int, tables_T: Any) -> in
 
 
 @inner
-def phone_shape(
-    k: int, n: int, plus: bool, tables_T: Any, groups_G3: Any, digits_N: Any,
-) -> int:  # fmt: skip
+def outline(k: int, groups_G3: Any) -> tuple[int, int]:
+    """Return the sizes of the first `k` groups as hexadecimal digits, and the set of their separators as bits."""
+    sizes = 0
+    separators = 0
+    for g in range(k):
+        sizes = sizes << 4 | min(groups_G3[g, 1], 15)
+        if g < k - 1:
+            separators |= 1 << groups_G3[g, 2]
+    return sizes, separators
+
+
+@inner
+def phone_shape(k: int, n: int, plus: bool, tables_T: Any, groups_G3: Any, digits_N: Any) -> int:
     """Return how sure the first `k` groups (`n` digits) are a phone number: CLEAN, WEAK or REJECT."""
-    g0 = groups_G3[0, 1]
-    g1 = groups_G3[1, 1] if k > 1 else 0
-    g2 = groups_G3[2, 1] if k > 2 else 0
-    s0 = groups_G3[0, 2] if k > 1 else 0
-    s1 = groups_G3[1, 2] if k > 2 else 0
+    sizes, separators = outline(k, groups_G3)
     if plus:
-        if k == 2 and s0 == DOT:
-            return REJECT
-        return international(digits_N, 0, n, k, tables_T)
-    if digits_N[0] == 0 and digits_N[1] == 0 and n >= 11 and g0 >= 2 and s0 != DOT:
-        sure = international(digits_N, 2, n, k, tables_T)
-        china = digits_N[2] == 8 and digits_N[3] == 6 and digits_N[4] == 1
-        if sure != CLEAN:
-            return sure
-        dump = g0 == 4 and g1 == 4 and g2 == 4
-        return CLEAN if (k > 1 and 3 <= g0 <= 5 and not dump) or (china and n == 15) else WEAK
-    if n == 11 and digits_N[0] == 1 and tables_T[MOBILES + 100 + digits_N[1] * 10 + digits_N[2]]:
+        return REJECT if k == 2 and separators == DOTS else international(digits_N, _PLUS, n, k, tables_T)
+    first = groups_G3[0, 1]
+    head = digits_N[0] * 100 + digits_N[1] * 10 + digits_N[2]
+    if head < 10 and n >= 11 and first >= 2 and not separators & DOTS:
+        sure = international(digits_N, _ZEROS, n, k, tables_T)
+        if sure == CLEAN and (k == 1 or first == 2 or first > 5 or sizes & 0xFFF == 0x444):
+            sure = CLEAN if n == 15 and k == 1 and head == 8 and digits_N[3] == 6 else WEAK
+        return sure
+    single = separators == SPACES or separators == HYPHENS
+    if n == 11 and head < 200 and tables_T[MOBILES + head]:
         if k == 1:
             return CHINESE
-        if k == 3 and s0 == s1 and (s0 == SPACE or s0 == HYPHEN):
-            if (g0 == 3 and g1 == 4 and g2 == 4) or (g0 == 4 and g1 == 3) or (g0 == 3 and g1 == 3 and g2 == 5):
-                return CLEAN
-    if n == 13 and digits_N[0] == 8 and digits_N[1] == 6 and digits_N[2] == 1 and (g0 == 2 or k == 1):
-        if tables_T[MOBILES + 100 + digits_N[3] * 10 + digits_N[4]]:
+        if single and (sizes == 0x344 or sizes == 0x434 or sizes == 0x335):
             return CLEAN
-    # North America: NXX-NXX-XXXX, (NXX) NXX-XXXX, 1-NXX-NXX-XXXX
-    first = 1 if k == 4 and g0 == 1 and digits_N[0] == 1 else 0
-    if k == 3 + first and n == 10 + first and groups_G3[first, 1] == 3 and groups_G3[first + 1, 1] == 3:
-        a = groups_G3[first, 2]
-        b = groups_G3[first + 1, 2]
-        separated = (a == b and (a == HYPHEN or a == DOT)) or (a == PAREN and b in (HYPHEN, SPACE, DOT))
-        if separated and digits_N[first] >= 2 and digits_N[first + 3] >= 2 and digits_N[first + 1] != 9:
-            service = digits_N[first + 1] == 1 and digits_N[first + 2] == 1  # 911-...
-            if not service:
-                return CLEAN
+    if n == 13 and head == 861 and (first == 2 or k == 1) and tables_T[MOBILES + 100 + digits_N[3] * 10 + digits_N[4]]:
+        return CLEAN
+    # North America: NXX-NXX-XXXX, (NXX) NXX-XXXX, 1-NXX-NXX-XXXX; not 911 and the like.
+    skip = 1 if sizes == 0x1334 and digits_N[0] == 1 else 0
+    if sizes & 0xFFF == 0x334 and k == 3 + skip and digits_N[skip] >= 2 and digits_N[skip + 3] >= 2:
+        a = groups_G3[skip, 2]
+        b = groups_G3[skip + 1, 2]
+        service = digits_N[skip + 1] == 1 and digits_N[skip + 2] == 1
+        separated = (a == b and (a == HYPHEN or a == DOT)) or (a == PAREN and b != SLASH)
+        if separated and digits_N[skip + 1] != 9 and not service:
+            return CLEAN
     # China: 010-12345678, (0755) 1234567, 400-123-4567, 4008-123-123
-    if k == 2 and digits_N[0] == 0 and digits_N[1] != 0 and (g0 == 3 or g0 == 4) and (g1 == 7 or g1 == 8):
-        if (s0 == HYPHEN or s0 == PAREN) and digits_N[g0] >= 2:
-            return CLEAN
-    if n == 10 and (digits_N[0] == 4 or digits_N[0] == 8) and digits_N[1] == 0 and digits_N[2] == 0:
-        if k == 3 and s0 == HYPHEN and s1 == HYPHEN and (g0 == 3 or g0 == 4):
-            return CLEAN
-    return weak_phone(k, n, groups_G3, digits_N)
+    landline = sizes == 0x37 or sizes == 0x38 or sizes == 0x47 or sizes == 0x48
+    if landline and 10 <= head < 100 and digits_N[first] >= 2 and (separators == HYPHENS or separators == PARENS):
+        return CLEAN
+    if (head == 400 or head == 800) and separators == HYPHENS and (sizes == 0x334 or sizes == 0x433):
+        return CLEAN
+    return weak_phone(k, n, sizes, separators, groups_G3, digits_N)
 
 
 @inner
@@ -115,7 +117,7 @@ def chinese_around(data_B: Any, lo: int, hi: int, start: int, end: int) -> bool:
 
 
 @inner
-def weak_phone(k: int, n: int, groups_G3: Any, digits_N: Any) -> int:
+def weak_phone(k: int, n: int, sizes: int, separators: int, groups_G3: Any, digits_N: Any) -> int:
     """Return WEAK for a shape that is a phone number only next to a word such as 'phone', else REJECT."""
     if n < 7 or n > 13:
         return REJECT
@@ -126,27 +128,18 @@ def weak_phone(k: int, n: int, groups_G3: Any, digits_N: Any) -> int:
         return REJECT
     if k == 1:
         return WEAK if 10 <= n <= 11 or (n == 8 and digits_N[0] >= 3) else REJECT
-    dots = 0
-    others = 0
     for g in range(k):
         size = groups_G3[g, 1]
         if size > 8 or (size < 2 and g > 2):
             return REJECT
-        if g < k - 1:
-            dots += groups_G3[g, 2] == DOT
-            others += groups_G3[g, 2] in (SPACE, HYPHEN, SLASH)
     # 04.25.2017 and 1.000.000 and 195.58.60 are no numbers to call; 01.84.17.61.18 and 930.167.3943 are.
-    if dots and (others or (k == 3 and n < 10)):
+    if separators & DOTS and (separators != DOTS or (k == 3 and n < 10)):
         return REJECT
-    if k == 2 and groups_G3[0, 2] in (DOT, SLASH) and digits_N[0] != 0:
+    if k == 2 and separators & (DOTS | SLASHES) and digits_N[0] != 0:
         return REJECT
-    if k == 3:  # dates: 2024-01-31, 31.01.2024
-        a = groups_G3[0, 1]
-        b = groups_G3[1, 1]
-        c = groups_G3[2, 1]
-        if (a == 4 and b <= 2 and c <= 2) or (a <= 2 and b <= 2 and c == 4):
-            return REJECT
-    if k == 2 and groups_G3[0, 1] == 4 and groups_G3[1, 1] == 4:  # 1998-2003 are years
+    if k == 3 and (sizes == 0x422 or sizes == 0x224 or sizes == 0x124 or sizes == 0x214):  # dates
+        return REJECT
+    if sizes == 0x44:  # 1998-2003 are years
         century = digits_N[0] * 10 + digits_N[1]
         other = digits_N[4] * 10 + digits_N[5]
         if 18 <= century <= 20 and 18 <= other <= 20:
@@ -194,8 +187,8 @@ def phone_at(
     if left == REJECT:
         return 0, 0
     near = -1
-    total = 0
-    for g in range(k):
+    total = groups_G3[0, 1]
+    for g in range(1, k):
         total += groups_G3[g, 1]
     for used in range(k, 0, -1):
         n = total

@@ -71,7 +71,7 @@ _IP_WORDS = (
 
 CONTEXT_LISTS = (_PHONE_WORDS, _CARD_WORDS, _ID_WORDS, _SSN_WORDS, _IP_WORDS)
 """Words that make a doubtful number a sure one, when they stand shortly before it."""
-PHONE_CONTEXT, CARD_CONTEXT, ID_CONTEXT, SSN_CONTEXT, IP_CONTEXT = 1, 2, 4, 8, 16
+PHONE_CONTEXT, CARD_CONTEXT, ID_CONTEXT, SSN_CONTEXT, IP_CONTEXT = map(np.int64, (1, 2, 4, 8, 16))
 
 
 def _pack_context() -> tuple[npt.NDArray[np.uint8], bytes]:
@@ -139,16 +139,90 @@ def _iban_lengths() -> npt.NDArray[np.uint8]:
     return table
 
 
-def _all_tables() -> npt.NDArray[np.uint8]:
-    first, words = _pack_context()
-    parts = (_classes(), _calling_codes(), _mobile_prefixes(), _iban_lengths(), first)
-    return np.concatenate([*parts, np.frombuffer(words, np.uint8)])
+REJECT, WEAK, CLEAN = 0, 1, 2
+"""How surely a number may begin or end here; WEAK needs a context word."""
 
 
-CODES, MOBILES, IBANS, CONTEXT_FIRST, CONTEXT = 256, 1256, 1456, 2132, 2388
-TABLES_T = _all_tables()
+def _boundaries(always: dict[str, int], by_class: dict[str, tuple[int, int, int]]) -> npt.NDArray[np.uint8]:
+    """Return by byte beside a number three 2-bit strengths: the byte beyond is a digit, a letter, anything else."""
+    table = np.full(256, CLEAN | CLEAN << 2 | CLEAN << 4, np.uint8)
+    rules = {byte: (strength,) * 3 for text, strength in always.items() for byte in text.encode()}
+    rules |= {byte: strengths for text, strengths in by_class.items() for byte in text.encode()}
+    for byte, (digit, letter, other) in rules.items():
+        table[byte] = digit | letter << 2 | other << 4
+    return table
+
+
+_ALNUM = string.ascii_letters + string.digits
+_LEFT = _boundaries(
+    {_ALNUM + "_$@": REJECT, "=#&%+*^~<>": WEAK},
+    {".": (REJECT, WEAK, WEAK), ",": (REJECT, CLEAN, CLEAN), "-": (REJECT, WEAK, CLEAN), "/\\": (REJECT, WEAK, WEAK)},
+)
+_RIGHT = _boundaries(
+    {_ALNUM + "_%@^": REJECT, "/=*+&": WEAK}, {".,:": (REJECT, CLEAN, CLEAN), "-": (REJECT, WEAK, CLEAN)}
+)
+
+LETTERS_DO = 64
+"""Flag of a key whose body may be without digits."""
+_KEYS = (
+    # prefix, position of the trigger byte in it, least and most bytes of the body, class of the body
+    *((f"gh{c}_", 3, 36, 36, ALNUM) for c in "pousr"),
+    *((f"xox{c}-", 4, 20, 200, BASE64) for c in "abprs"),
+    *((f"{c}k_{mode}_", 2, 16, 110, ALNUM) for c in "sr" for mode in ("live", "test")),
+    ("github_pat_", 6, 60, 90, BASE64),
+    ("npm_", 3, 36, 36, ALNUM),
+    ("hf_", 2, 34, 40, ALNUM | LETTERS_DO),
+    ("sk-", 2, 32, 220, BASE64),
+    ("glpat-", 5, 20, 60, BASE64),
+    ("pypi-AgEIcHlwaS5vcmc", 4, 50, 250, BASE64),
+    ("AKIA", 1, 16, 16, UPPER | DIGIT),
+    ("ASIA", 1, 16, 16, UPPER | DIGIT),
+    ("AIza", 2, 35, 35, BASE64),
+)
+
+
+def _pack_keys() -> bytes:
+    """Return one record a prefix: trigger byte, its position, least, most, class, length, the bytes; 0 ends."""
+    packed = bytearray()
+    for prefix, at, least, most, flags in _KEYS:
+        packed += bytes((ord(prefix[at]), at, least, most, flags, len(prefix))) + prefix.encode()
+    return bytes(packed) + b"\0"
+
+
+_MARKS = (
+    "-----BEGIN ",
+    "-----",
+    "-----END ",
+    "PRIVATE KEY",
+    "PRIVATE KEY BLOCK",
+    "xn--",
+    "git",
+    ".eyJ",
+    "AccountKey=",
+    "==",
+)
+_PREFIX_TABLES = (
+    *(_classes(), _calling_codes(), _mobile_prefixes(), _iban_lengths(), _pack_context()[0]),
+    _LEFT,
+    _RIGHT,
+)
+CODES, MOBILES, IBANS, CONTEXT_FIRST, LEFT, RIGHT, MARKS = np.cumsum([len(part) for part in _PREFIX_TABLES]).tolist()
+_AT = np.cumsum([MARKS, *(len(mark) for mark in _MARKS)]).tolist()
+BEGIN, DASHES, END, PRIVATE_KEY, KEY_BLOCK, PUNYCODE, GIT, DOT_EYJ, ACCOUNT_KEY, PADDING = (
+    (np.int64(at), np.int64(len(mark))) for at, mark in zip(_AT[:-1], _MARKS, strict=True)
+)
+"""Position in ``TABLES_T`` and length of the fixed strings that the kernels compare with.
+
+int64 of NumPy: Numba compiles a function anew for each plain constant that it is called with.
+"""
+KEYS = _AT[-1]
+CONTEXT = KEYS + len(_pack_keys())
+TABLES_T = np.concatenate(
+    [*_PREFIX_TABLES, np.frombuffer("".join(_MARKS).encode() + _pack_keys() + _pack_context()[1], np.uint8)]
+)
 """All byte tables in one array, because each array argument costs compilation time at every call:
 
 ``[0:256]`` classes (DIGIT | UPPER | LOWER_CASE | HEX | LOCAL, the part before an @ | BASE64, URL-safe);
 ``CODES + n`` whether n is a calling code; ``MOBILES + n`` whether n is a Chinese mobile prefix; ``IBANS + 26 a + b``
-length of a country's IBAN; ``CONTEXT_FIRST + byte`` lists that have a word beginning so; ``CONTEXT`` the words."""
+length of a country's IBAN; ``CONTEXT_FIRST + byte`` lists that have a word beginning so; ``LEFT + byte`` and
+``RIGHT + byte`` strengths beside a number; ``KEYS`` and ``CONTEXT`` records of key prefixes and context words."""

@@ -4,14 +4,32 @@ Each function is called at one trigger byte, looks a bounded number of bytes to 
 span, so that any text costs linear time. Legend: ``data_B`` uint8 text, the document is ``data_B[lo:hi]``.
 """
 
-# ruff: noqa: PLR1714, SIM102, SIM110 - shapes that Numba compiles to plain branches
+# ruff: noqa: SIM102, SIM110 - shapes that Numba compiles to plain branches
 from __future__ import annotations
 
 from typing import Any
 
 from numba import njit
 
-from gristmill.stages.kernels.pii_tables import ALNUM, ALPHA, BASE64, DIGIT, HEX, LOCAL, LOWER_CASE, UPPER
+from gristmill.stages.kernels.pii_tables import (
+    ACCOUNT_KEY,
+    ALNUM,
+    ALPHA,
+    BASE64,
+    BEGIN,
+    DASHES,
+    DIGIT,
+    DOT_EYJ,
+    END,
+    GIT,
+    HEX,
+    KEY_BLOCK,
+    KEYS,
+    LOCAL,
+    PADDING,
+    PRIVATE_KEY,
+    PUNYCODE,
+)
 
 MAX_LOCAL, MAX_DOMAIN, MAX_LABEL = 64, 253, 63
 MAX_KEY = 16_384
@@ -22,12 +40,13 @@ inner = njit(nogil=True, _nrt=False, no_cpython_wrapper=True, no_cfunc_wrapper=T
 
 
 @inner
-def starts(data_B: Any, hi: int, at: int, word: bytes) -> bool:
-    """Return whether ``data_B[at:hi]`` begins with `word` (ASCII)."""
-    if at < 0 or at + len(word) > hi:
+def starts(data_B: Any, hi: int, at: int, mark: tuple[int, int], tables_T: Any) -> bool:
+    """Return whether ``data_B[at:hi]`` begins with one of the fixed strings of `pii_tables`."""
+    word, n = mark
+    if at < 0 or at + n > hi:
         return False
-    for j in range(len(word)):
-        if data_B[at + j] != word[j]:
+    for j in range(n):
+        if data_B[at + j] != tables_T[word + j]:
             return False
     return True
 
@@ -68,7 +87,7 @@ def email_at(data_B: Any, lo: int, hi: int, i: int, tables_T: Any) -> tuple[int,
         while data_B[tail - 1] == 45:
             tail -= 1
         labels += 1
-        if labels >= 2 and ((letters and n >= 2 and n <= 24) or starts(data_B, hi, label, b"xn--")):
+        if labels >= 2 and ((letters and n >= 2 and n <= 24) or starts(data_B, hi, label, PUNYCODE, tables_T)):
             if not is_file_suffix(data_B, label, n):
                 end = tail
         if tail != j or j >= limit or data_B[j] != 46:
@@ -76,7 +95,7 @@ def email_at(data_B: Any, lo: int, hi: int, i: int, tables_T: Any) -> tuple[int,
         j += 1
     if end == 0 or (end < hi and data_B[end] == 64):
         return 0, 0
-    if i - start == 3 and starts(data_B, hi, start, b"git") and end < hi and data_B[end] in (58, 47):
+    if i - start == 3 and starts(data_B, hi, start, GIT, tables_T) and end < hi and data_B[end] in (58, 47):
         return 0, 0  # git@host:path is the address of a repository
     return start, end
 
@@ -179,28 +198,29 @@ def run_end(data_B: Any, hi: int, at: int, flags: int, tables_T: Any, most: int)
 
 
 @inner
-def looks_random(data_B: Any, lo: int, hi: int, tables_T: Any) -> bool:
-    """Return whether a key body is no placeholder: digits and letters, at least ten different bytes."""
+def looks_random(data_B: Any, lo: int, hi: int, letters_do: int, tables_T: Any) -> bool:
+    """Return whether a key body is no placeholder: two kinds of characters, digits among them unless `letters_do`.
+
+    At least ten different bytes, and not the word EXAMPLE at the end.
+    """
     low = 0
     high = 0
-    digits = 0
-    letters = 0
+    kinds = 0
     for j in range(lo, hi):
-        byte = data_B[j]
-        if tables_T[byte] & DIGIT:
-            digits += 1
-        elif tables_T[byte] & ALPHA:
-            letters += 1
+        byte = int(data_B[j])
+        kinds |= tables_T[byte]
         if byte < 64:
-            low |= 1 << int(byte)
+            low |= 1 << byte
         else:
-            high |= 1 << int(byte - 64)
+            high |= 1 << (byte - 64)
     distinct = 0
     for _ in range(64):
         distinct += (low & 1) + (high & 1)
         low >>= 1
         high >>= 1
-    return digits > 0 and letters > 0 and distinct >= 10
+    if distinct < 10 or not kinds & ALPHA or not (kinds & DIGIT or (letters_do and kinds & ALPHA == ALPHA)):
+        return False
+    return not (data_B[hi - 1] == 69 and data_B[hi - 2] == 76 and data_B[hi - 6] == 88 and data_B[hi - 7] == 69)
 
 
 @inner
@@ -210,97 +230,38 @@ def free_before(data_B: Any, lo: int, start: int, tables_T: Any) -> bool:
 
 
 @inner
-def exact_key(data_B: Any, lo: int, hi: int, start: int, body: int, n: int, flags: int, tables_T: Any) -> int:
-    """Return the end of a key whose body at `body` is exactly `n` bytes of class `flags`, else 0."""
-    end = run_end(data_B, hi, body, flags, tables_T, n + 1)
-    if end - body != n or not free_before(data_B, lo, start, tables_T) or not looks_random(data_B, body, end, tables_T):
-        return 0
-    return end
-
-
-@inner
-def long_key(
-    data_B: Any, lo: int, hi: int, start: int, body: int, least: int, most: int, flags: int, tables_T: Any
-) -> int:
-    """Return the end of a key whose body at `body` is `least` to `most` bytes of class `flags`, else 0."""
-    end = run_end(data_B, hi, body, flags, tables_T, most + 1)
-    n = end - body
-    if n < least or n > most or not free_before(data_B, lo, start, tables_T):
-        return 0
-    return end if looks_random(data_B, body, end, tables_T) else 0
-
-
-@inner
 def key_at(data_B: Any, lo: int, hi: int, i: int, tables_T: Any) -> tuple[int, int]:
     """Return ``(start, end)`` of the secret that the trigger byte at `i` betrays, or ``(0, 0)``.
 
-    AWS access key ids, Google API keys, GitHub, GitLab, Slack, Stripe, OpenAI-style, npm, Hugging Face and PyPI
-    tokens, Azure storage keys, JSON Web Tokens (RFC 7519), PEM private key blocks (RFC 7468).
+    The keys of ``pii_tables`` by prefix, Azure storage keys, JSON Web Tokens (RFC 7519), PEM private key blocks
+    (RFC 7468).
     """
     byte = data_B[i]
-    end = 0
-    if byte == 95:  # _
-        if i - 3 >= lo and starts(data_B, hi, i - 3, b"gh") and data_B[i - 1] in (112, 111, 117, 115, 114):
-            end = exact_key(data_B, lo, hi, i - 3, i + 1, 36, ALNUM, tables_T)
-            return (i - 3, end) if end else (0, 0)
-        if i - 6 >= lo and starts(data_B, hi, i - 6, b"github_pat_"):
-            end = long_key(data_B, lo, hi, i - 6, i + 5, 60, 90, BASE64, tables_T)
-            return (i - 6, end) if end else (0, 0)
-        if i - 2 >= lo and (starts(data_B, hi, i - 1, b"k_live_") or starts(data_B, hi, i - 1, b"k_test_")):
-            if data_B[i - 2] == 115 or data_B[i - 2] == 114:  # sk_live_, rk_live_
-                end = long_key(data_B, lo, hi, i - 2, i + 6, 16, 110, ALNUM, tables_T)
-            return (i - 2, end) if end else (0, 0)
-        if i - 3 >= lo and starts(data_B, hi, i - 3, b"npm_"):
-            end = exact_key(data_B, lo, hi, i - 3, i + 1, 36, ALNUM, tables_T)
-            return (i - 3, end) if end else (0, 0)
-        if i - 2 >= lo and starts(data_B, hi, i - 2, b"hf_"):
-            end = long_key(data_B, lo, hi, i - 2, i + 1, 34, 40, ALNUM, tables_T)
-            if end == 0 and run_end(data_B, hi, i + 1, ALPHA, tables_T, 35) - i - 1 == 34:
-                mixed = run_end(data_B, hi, i + 1, LOWER_CASE, tables_T, 34) < i + 35
-                end = i + 35 if mixed and free_before(data_B, lo, i - 2, tables_T) else 0
-            return (i - 2, end) if end else (0, 0)
-        return 0, 0
-    if byte == 45:  # -
-        if i + 1 < hi and data_B[i + 1] == 45:
-            if starts(data_B, hi, i, b"-----BEGIN ") and (i == lo or data_B[i - 1] != 45):
-                return i, private_key_end(data_B, hi, i)
+    at = KEYS
+    while tables_T[at]:
+        n = int(tables_T[at + 5])
+        start = i - tables_T[at + 1]
+        if tables_T[at] == byte and start >= lo and starts(data_B, hi, start, (at + 6, n), tables_T):
+            body = start + n
+            flags = tables_T[at + 4]
+            end = run_end(data_B, hi, body, flags & 63, tables_T, tables_T[at + 3] + 1)
+            size = end - body
+            if tables_T[at + 2] <= size <= tables_T[at + 3] and free_before(data_B, lo, start, tables_T):
+                if looks_random(data_B, body, end, flags & 64, tables_T):
+                    return start, end
             return 0, 0
-        if i - 2 >= lo and starts(data_B, hi, i - 2, b"sk-"):
-            end = long_key(data_B, lo, hi, i - 2, i + 1, 32, 220, BASE64, tables_T)
-            if end and run_end(data_B, end, i + 1, LOWER_CASE | 64, tables_T, 220) == end:
-                end = 0
-            return (i - 2, end) if end else (0, 0)
-        if i - 4 >= lo and starts(data_B, hi, i - 4, b"xox") and data_B[i - 1] in (97, 98, 112, 114, 115):
-            end = long_key(data_B, lo, hi, i - 4, i + 1, 20, 200, BASE64, tables_T)
-            return (i - 4, end) if end else (0, 0)
-        if i - 5 >= lo and starts(data_B, hi, i - 5, b"glpat-"):
-            end = long_key(data_B, lo, hi, i - 5, i + 1, 20, 60, BASE64, tables_T)
-            return (i - 5, end) if end else (0, 0)
-        if i - 4 >= lo and starts(data_B, hi, i - 4, b"pypi-AgEIcHlwaS5vcmc"):
-            end = long_key(data_B, lo, hi, i - 4, i + 1, 50, 1000, BASE64, tables_T)
-            return (i - 4, end) if end else (0, 0)
-        return 0, 0
-    if byte == 75 or byte == 83:  # AKIA, ASIA
-        if i - 1 >= lo and data_B[i - 1] == 65 and starts(data_B, hi, i + 1, b"IA"):
-            end = exact_key(data_B, lo, hi, i - 1, i + 3, 16, UPPER | DIGIT, tables_T)
-            if end and starts(data_B, hi, end - 7, b"EXAMPLE"):
-                end = 0
-            return (i - 1, end) if end else (0, 0)
-        return 0, 0
-    if byte == 122:  # AIza
-        if i - 2 >= lo and starts(data_B, hi, i - 2, b"AIza"):
-            end = exact_key(data_B, lo, hi, i - 2, i + 2, 35, BASE64, tables_T)
-            return (i - 2, end) if end else (0, 0)
-        return 0, 0
-    if byte == 61:  # AccountKey=
-        if i - 10 >= lo and data_B[i - 1] == 121 and starts(data_B, hi, i - 10, b"AccountKey="):
+        at += 6 + n
+    if byte == 45:  # -
+        if starts(data_B, hi, i, BEGIN, tables_T) and (i == lo or data_B[i - 1] != 45):
+            return i, private_key_end(data_B, hi, i, tables_T)
+    elif byte == 61:  # AccountKey=
+        if i - 10 >= lo and starts(data_B, hi, i - 10, ACCOUNT_KEY, tables_T):
             j = i + 1
-            while j < hi and j - i <= 90 and (tables_T[data_B[j]] & ALNUM or data_B[j] in (43, 47)):
+            while j < hi and j - i <= 90 and (tables_T[data_B[j]] & ALNUM or data_B[j] == 43 or data_B[j] == 47):
                 j += 1
-            if j - i - 1 == 86 and starts(data_B, hi, j, b"=="):
+            if j - i - 1 == 86 and starts(data_B, hi, j, PADDING, tables_T):
                 return i + 1, j + 2
-        return 0, 0
-    if i - 2 >= lo and data_B[i - 1] == 121 and data_B[i - 2] == 101:  # eyJ
+    elif byte == 74 and i - 2 >= lo and data_B[i - 1] == 121 and data_B[i - 2] == 101:  # eyJ
         return jwt_at(data_B, lo, hi, i - 2, tables_T)
     return 0, 0
 
@@ -311,7 +272,7 @@ def jwt_at(data_B: Any, lo: int, hi: int, start: int, tables_T: Any) -> tuple[in
     if not free_before(data_B, lo, start, tables_T) or (start > lo and data_B[start - 1] == 46):
         return 0, 0
     first = run_end(data_B, hi, start, BASE64, tables_T, MAX_KEY)
-    if first - start < 16 or not starts(data_B, hi, first, b".eyJ"):
+    if first - start < 16 or not starts(data_B, hi, first, DOT_EYJ, tables_T):
         return 0, 0
     second = run_end(data_B, hi, first + 1, BASE64, tables_T, MAX_KEY)
     if second - first < 10 or second >= hi or data_B[second] != 46:
@@ -321,7 +282,7 @@ def jwt_at(data_B: Any, lo: int, hi: int, start: int, tables_T: Any) -> tuple[in
 
 
 @inner
-def private_key_end(data_B: Any, hi: int, i: int) -> int:
+def private_key_end(data_B: Any, hi: int, i: int, tables_T: Any) -> int:
     """Return the end of the PEM private key block that begins at `i`, 0 if it is another kind of block.
 
     A block cut off by the end of the document, or longer than 16 KiB, is taken as far as its base64 lines go.
@@ -330,15 +291,15 @@ def private_key_end(data_B: Any, hi: int, i: int) -> int:
     stop = min(hi, j + 40)
     while j < stop and data_B[j] != 45:
         j += 1
-    if not starts(data_B, hi, j, b"-----") or not (
-        starts(data_B, hi, j - 11, b"PRIVATE KEY") or starts(data_B, hi, j - 17, b"PRIVATE KEY BLOCK")
+    if not starts(data_B, hi, j, DASHES, tables_T) or not (
+        starts(data_B, hi, j - 11, PRIVATE_KEY, tables_T) or starts(data_B, hi, j - 17, KEY_BLOCK, tables_T)
     ):
         return 0
     body = j + 5
     j = body
     stop = min(hi, body + MAX_KEY)
     while j < stop:
-        if data_B[j] == 45 and starts(data_B, hi, j, b"-----END "):
+        if data_B[j] == 45 and starts(data_B, hi, j, END, tables_T):
             j += 9
             while j < hi and data_B[j] not in (45, 10):
                 j += 1
@@ -373,6 +334,4 @@ def url_password_at(data_B: Any, lo: int, hi: int, i: int) -> tuple[int, int]:
     first = data_B[colon + 1]
     if first in (36, 123, 42, 37, 91) or data_B[i - 1] in (93, 125):  # ${PASSWORD}, {password}, ***, %s, [:password]
         return 0, 0
-    placeholder = i - colon == 9 and starts(data_B, hi, colon + 1, b"password")
-    short = i - colon == 5 and starts(data_B, hi, colon + 1, b"pass")
-    return (0, 0) if placeholder or short else (colon + 1, i)
+    return colon + 1, i
