@@ -1,4 +1,4 @@
-"""The command line: ``gristmill run | plan | stages | inspect | card | doctor | export``.
+"""The command line: `gristmill --help` lists what there is.
 
 Exit codes: 0 done, 1 the run failed, 2 the user's input is wrong.
 """
@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from gristmill.jobs import analysis
 from gristmill.stages.errors import ConfigError, GristmillError
 
 app = typer.Typer(
@@ -135,13 +136,18 @@ def doctor(
         raise SystemExit(1)
 
 
+app.registered_commands.extend(analysis.app.registered_commands)
+
+
 def main() -> None:
     """Run the command line."""
+    from gristmill.packing import ArgumentError, PackingError
+
     try:
         app()
-    except GristmillError as error:
+    except (GristmillError, PackingError) as error:
         print(f"error: {error}", file=sys.stderr)
-        raise SystemExit(2 if isinstance(error, ConfigError) else 1) from None
+        raise SystemExit(2 if isinstance(error, ConfigError | ArgumentError) else 1) from None
 
 
 if __name__ == "__main__":

@@ -1,0 +1,201 @@
+"""Commands that look at what a run left: other thresholds, contamination, tokenizer, loader plans, loss spikes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gristmill.stages.errors import ConfigError
+
+if TYPE_CHECKING:
+    from gristmill.packing import Loader
+
+app = typer.Typer()
+console = Console()
+
+ArtifactPath = Annotated[str, typer.Argument(help="an artifact's directory")]
+ShardPaths = Annotated[list[str], typer.Argument(help="shard sets, NAME=DIR[:WEIGHT] or DIR")]
+
+
+@app.command("what-if")
+def what_if(
+    path: ArtifactPath,
+    settings: Annotated[list[str], typer.Option("--set", metavar="RULE=THRESHOLD", help="RULE=0.5, or RULE=null: off")],
+) -> None:
+    """Show what other thresholds would keep, by language, from stored signals alone."""
+    import yaml
+
+    from gristmill.pipelines.signals import signal_table, stage_of
+    from gristmill.stages.artifact import open_artifact
+    from gristmill.stages.heuristics import rules
+
+    artifact = open_artifact(path)
+    node, stage = stage_of(artifact, "heuristics")
+    changes = {name: yaml.safe_load(value) for name, _, value in (s.partition("=") for s in settings)}
+    in_force = stage.rules()  # type: ignore[attr-defined]
+    after = rules.change_rules(in_force, changes)
+    wanted = {rules.PREFIX + rule.signal for rule in after} | {"n_bytes"}
+    columns = sorted(wanted | ({rules.LANGUAGE_COLUMN} & set(artifact.schema.names)))
+    result = rules.what_if(signal_table(artifact, node, columns), in_force, changes)
+    table = Table("language", "documents", "kept now", "kept then", "change", "bytes now", "bytes then")
+    rows = result.to_pylist()
+    total = {key: sum(row[key] for row in rows) for key in result.column_names if key != "language"}
+    for row in [*rows, {"language": "all", **total}]:
+        change = row["kept_after"] - row["kept_before"]
+        numbers = (row["docs"], row["kept_before"], row["kept_after"])
+        table.add_row(
+            row["language"],
+            *(f"{n:,}" for n in numbers),
+            f"{change:+,}",
+            f"{row['bytes_before']:,}",
+            f"{row['bytes_after']:,}",
+        )
+    console.print(table)
+
+
+@app.command()
+def histogram(
+    path: ArtifactPath,
+    signal: Annotated[str, typer.Argument(help="a signal column, see docs/signals.md")],
+    bins: Annotated[int, typer.Option(min=1, max=200)] = 20,
+) -> None:
+    """Draw the histogram of a stored signal over all documents that were measured."""
+    from gristmill.pipelines.signals import signal_table
+    from gristmill.stages.artifact import open_artifact
+    from gristmill.stages.errors import nearest
+    from gristmill.stages.heuristics.rules import PREFIX
+    from gristmill.stages.heuristics.rules import histogram as make
+
+    artifact = open_artifact(path)
+    if signal not in artifact.schema.names and PREFIX + signal in artifact.schema.names:
+        signal = PREFIX + signal
+    if signal not in artifact.schema.names:
+        raise ConfigError(f"{path}: no signal {signal!r}.{nearest(signal, artifact.schema.names)}")
+    table = signal_table(artifact, artifact.manifest.nodes[0].node, [signal])
+    found = make(table.rename_columns([PREFIX + signal.removeprefix(PREFIX)]), signal.removeprefix(PREFIX), bins)
+    most = max(1, int(found.docs.max()))
+    for low, high, docs in zip(found.edges, found.edges[1:], found.docs, strict=False):
+        console.print(Text(f"{low:>12.4g} – {high:<12.4g}{docs:>12,}  {'█' * round(40 * docs / most)}"))
+    console.print(f"not measured: {found.n_null:,}", highlight=False)
+
+
+@app.command()
+def contamination(path: ArtifactPath) -> None:
+    """Report which evaluation items were found in which documents."""
+    import pyarrow.parquet as pq
+
+    from gristmill.decontam.report import contamination_report, to_markdown
+    from gristmill.pipelines.signals import stage_of
+    from gristmill.stages import store
+    from gristmill.stages.artifact import open_artifact
+    from gristmill.stages.documents import plan_splits, read_split
+
+    artifact = open_artifact(path)
+    stage_of(artifact, "decontaminate")
+    import pyarrow as pa
+
+    schema = pa.schema([f for f in artifact.schema if f.name == "id" or f.name.startswith("contam")])
+
+    def tables() -> Any:
+        for split in plan_splits([artifact], 1):
+            yield from read_split(split, schema)
+        for file in artifact.manifest.rejected:
+            with store.open_input(store.join(artifact.root, file.path)) as source:
+                yield pq.read_table(source)
+
+    console.print(to_markdown(contamination_report(tables())), highlight=False, markup=False)
+
+
+@app.command("tokenizer")
+def tokenizer_report(
+    path: ArtifactPath, page: Annotated[Path | None, typer.Option("--html", help="write the report as a page")] = None
+) -> None:
+    """Show a trained tokenizer's report: density by language, unused and longest tokens, comparisons."""
+    from gristmill.stages.artifact import open_artifact
+    from gristmill.tokenizer.report import as_html, as_text
+
+    artifact = open_artifact(path)
+    if artifact.kind != "tokenizer":
+        raise ConfigError(f"{path}: holds {artifact.kind}, not a tokenizer")
+    console.print(as_text(artifact.manifest.report), highlight=False, markup=False)
+    if page is not None:
+        page.write_text(as_html(artifact.manifest.report), encoding="utf-8")
+
+
+def _loader(paths: list[str], sequence_length: int, batch_size: int, seed: int, pack: str, world_size: int) -> Loader:
+    from gristmill.packing import Loader
+
+    sources: dict[str, list[str]] = {}
+    weights: dict[str, float] = {}
+    for item in paths:
+        name, equals, rest = item.partition("=")
+        folder, colon, weight = (rest if equals else item).rpartition(":")
+        if not colon or not weight.replace(".", "", 1).isdigit():
+            folder, weight = (rest if equals else item), ""
+        name = name if equals else Path(folder).name
+        sources.setdefault(name, []).append(folder)
+        if weight:
+            weights[name] = float(weight)
+    return Loader(
+        sources, sequence_length=sequence_length, batch_size=batch_size, seed=seed, pack=pack, world_size=world_size,
+        weights=weights or None, prefetch=0,
+    )  # fmt: skip
+
+
+Length = Annotated[int, typer.Option("--sequence-length", min=1)]
+Rows = Annotated[int, typer.Option("--batch-size", min=1, help="rows a rank and step")]
+Seed = Annotated[int, typer.Option()]
+Packing = Annotated[str, typer.Option(help="concat, best_fit or document")]
+World = Annotated[int, typer.Option("--world-size", min=1)]
+
+
+@app.command("plan-loader")
+def plan_loader(
+    paths: ShardPaths,
+    sequence_length: Length = 4096,
+    batch_size: Rows = 8,
+    seed: Seed = 0,
+    pack: Packing = "concat",
+    world_size: World = 1,
+    steps: Annotated[int | None, typer.Option(help="steps that will be trained; default: the whole run")] = None,
+) -> None:
+    """Print steps, tokens by source, epochs, bytes, requests and the first row of a run, before it is launched."""
+    from gristmill.packing.report import describe_plan, plan_text
+
+    with _loader(paths, sequence_length, batch_size, seed, pack, world_size) as loader:
+        console.print(plan_text(describe_plan(loader, steps)), highlight=False, markup=False)
+
+
+@app.command()
+def spike(
+    paths: ShardPaths,
+    steps: Annotated[str, typer.Option(help="A:B, the steps [A, B) around the spike")],
+    sequence_length: Length = 4096,
+    batch_size: Rows = 8,
+    seed: Seed = 0,
+    pack: Packing = "concat",
+    world_size: World = 1,
+    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json, to show text")] = None,
+    page: Annotated[Path | None, typer.Option("--html", help="write the report as a page")] = None,
+) -> None:
+    """Decode what was delivered in a window of steps, the strangest sequences first."""
+    from gristmill.packing.forensics import spike_html, spike_report, spike_text
+
+    first, colon, last = steps.partition(":")
+    if not (colon and first.isdigit() and last.isdigit()):
+        raise ConfigError(f"--steps {steps}: it is written A:B, with A < B")
+    decode: Any = None
+    if tokenizer is not None:
+        from gristmill.tokenizer.encode import load_encoder
+
+        decode = load_encoder(str(tokenizer)).decode
+    with _loader(paths, sequence_length, batch_size, seed, pack, world_size) as loader:
+        rows = spike_report(loader, int(first), int(last))
+    console.print(spike_text(rows, decode), highlight=False, markup=False)
+    if page is not None:
+        page.write_text(spike_html(rows, decode), encoding="utf-8")
