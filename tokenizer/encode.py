@@ -119,7 +119,7 @@ class Encoder:
         Working memory is 4 bytes a byte of the batch and 1 a byte of its longest document.
         """
         pattern = self.model.pattern
-        tokens = np.empty(int(offsets_D1[-1] - offsets_D1[0]), np.uint32)
+        tokens = np.empty(int(offsets_D1[-1] - offsets_D1[0]) + 1, np.uint32)
         token_offsets = np.empty(len(offsets_D1), np.int64)
         with self._lock:
             n = kernels._encode(

@@ -1,6 +1,6 @@
 """Byte-pair encoding of documents: pre-tokens through a cache, then merges by rank.
 
-Legend: ``offsets_D1`` int64 (D+1), ``data_B`` uint8, the documents; ``tokens_T`` uint32 (T <= B);
+Legend: ``offsets_D1`` int64 (D+1), ``data_B`` uint8, the documents; ``tokens_T`` uint32 (B + 1);
 ``merges_H4`` uint64 (H, 4), ``left << 43 | right << 22 | rank`` (all ones: empty), four pairs a row by hash,
 the next row where one is full; ``rank_P`` int32 (65536), the rank of a pair of bytes by ``first << 8 | second``
 (MAX_MERGES: none); ``ids_R`` int32, the token that merge r makes; ``byte_ids_256`` int32; ``spellings_Q`` uint8
@@ -285,32 +285,25 @@ def _encode(
             i = start + at
             at = next_pretoken(classes_L, data_B, start, at, n_doc, style, max_digits)
             n = start + at - i
-            if n == 1:
-                tokens_T[t] = byte_ids_256[data_B[i]]
-                t += 1
-                continue
             a, b, h = key_of(data_B, i, n)
             row = h & mask
             hit = False
-            while cache_H4[row, 2] != 0:
-                info = cache_H4[row, 2]
-                if (
-                    cache_H4[row, 0] == a
-                    and cache_H4[row, 1] == b
-                    and np.int64(info >> _S32 & _HALF) == n
-                    and (n <= 16 or same_bytes(data_B, i, bytes_A, np.int64(cache_H4[row, 3]), n))
-                ):
+            info = cache_H4[row, 2]
+            while info != 0:
+                differ = (cache_H4[row, 0] ^ a) | (cache_H4[row, 1] ^ b) | ((info >> _S32 & _HALF) ^ np.uint64(n))
+                if differ == 0 and (n <= 16 or same_bytes(data_B, i, bytes_A, np.int64(cache_H4[row, 3]), n)):
                     hit = True
                     break
                 row = (row + np.uint64(1)) & mask
+                info = cache_H4[row, 2]
             if hit:
-                count = np.int64(cache_H4[row, 2] >> _S48)
+                count = np.int64(info >> _S48)
                 if count <= 2 and n <= 16:
+                    # Both places are written, whether or not the second counts: one branch less.
                     tokens_T[t] = np.uint32(cache_H4[row, 3] & _LOW)
-                    if count == 2:
-                        tokens_T[t + 1] = np.uint32(cache_H4[row, 3] >> _S32)
+                    tokens_T[t + 1] = np.uint32(cache_H4[row, 3] >> _S32)
                 else:
-                    place = np.int64(cache_H4[row, 2] & _LOW)
+                    place = np.int64(info & _LOW)
                     for k in range(count):
                         tokens_T[t + k] = tokens_A[place + k]
                 t += count
