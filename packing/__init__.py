@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gristmill.packing.cache import Cache
+from gristmill.packing.certificate import Certificate
 from gristmill.packing.errors import (
     ArgumentError,
     PackingError,
@@ -19,6 +21,8 @@ from gristmill.packing.writer import ShardWriter, TokenSpec, shard_name, shard_s
 
 __all__ = [
     "ArgumentError",
+    "Cache",
+    "Certificate",
     "Loader",
     "PackingError",
     "Provenance",

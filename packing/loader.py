@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.packing.batch import Batch, BatchOptions, Filler, Pool
+from gristmill.packing.cache import Cache
 from gristmill.packing.certificate import Certificate, certify, row_marks
 from gristmill.packing.chunk import Chunk
 from gristmill.packing.errors import ArgumentError, problem
@@ -81,6 +82,7 @@ class Loader:
         verify: str = "first",
         retries: int = 4,
         plan_cache: str | os.PathLike[str] | None = None,
+        cache: Cache | None = None,
         on_step: Callable[[StepMetrics], None] | None = None,
         pool: Pool | None = None,
     ) -> None:
@@ -115,6 +117,7 @@ class Loader:
             verify: "first", "always" or "never": when block checksums are looked at.
             retries: of a failing read, with doubling pauses.
             plan_cache: folder where "best_fit" and "document" plans are kept from one start to the next.
+            cache: local cache for remote shards (`s3://`, `http://`, `https://`).
             on_step: called after each step with its `StepMetrics`.
             pool: where arrays come from; the torch face brings one with pinned memory.
 
@@ -158,7 +161,10 @@ class Loader:
             verify=verify,
             retries=retries,
             plan_cache=plan_cache,
+            cache=cache,
         )
+        if cache is not None:
+            cache.next_use = self._next_use
         if isinstance(skip, (str, os.PathLike)):
             skip, withdrawn = read_skip_file(skip)
             tombstones = [*tombstones, *withdrawn]
@@ -407,6 +413,23 @@ class Loader:
 
     def _steps_left(self) -> int | None:
         return None if self._last is None else max(self._last - self._made, 0)
+
+    def _next_use(self, shard: str, first_byte: int, last_byte: int) -> float:
+        """Return the next sample that reads these bytes of a shard, within two epochs or a million samples."""
+        now = self.sample_of(self.delivered)
+        end = now + min(1_000_000, 2 * sum(self.plan.order.n_items))
+        total = self.plan.order.n_samples
+        end = end if total is None else min(end, total)
+        best = float("inf")
+        for number, source in enumerate(self.plan.sources):
+            shards, width = source.shards, source.shards.dtype.itemsize
+            for i in range(len(shards)):
+                if shards.name_of(i) == shard:
+                    base = int(shards.token_starts[i])
+                    items = source.layout.items_of(base + first_byte // width, base + last_byte // width)
+                    found = self.plan.order.samples_of(number, items, now, end)
+                    best = min(best, float(found[0]) if len(found) else best)
+        return best
 
     def _start(self) -> None:
         left = self._steps_left()

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.packing.cache import Cache
 from gristmill.packing.errors import ArgumentError, ShardFormatError, problem
 from gristmill.packing.fit import PackPlan, PlannedLayout, make_pack_plan
 from gristmill.packing.format import canonical_json, digest
@@ -128,6 +129,7 @@ def make_plan(
     verify: str = "first",
     retries: int = 4,
     plan_cache: str | os.PathLike[str] | None = None,
+    cache: Cache | None = None,
 ) -> Plan:
     """Open the sources and lay out the run; reads `shards.json` files and nothing else for "concat".
 
@@ -141,7 +143,7 @@ def make_plan(
     if pack not in PACKINGS:
         raise ArgumentError(problem("unknown packing", where="pack", expected=PACKINGS, got=pack))
     named = named_sources(sources)
-    opened = {name: open_shards(paths, verify=verify, retries=retries) for name, paths in named.items()}
+    opened = {name: open_shards(paths, verify=verify, retries=retries, cache=cache) for name, paths in named.items()}
     first_name, first = next(iter(opened.items()))
     for name, shards in opened.items():
         mine, other = (shards.tokenizer, shards.dtype, shards.eos_id), (first.tokenizer, first.dtype, first.eos_id)

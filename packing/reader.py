@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.packing.cache import Cache, RemoteFolder
 from gristmill.packing.errors import (
     ArgumentError,
     ShardCorruptError,
@@ -67,7 +68,13 @@ class Shard:
     """One open shard. Thread-safe: reads share nothing but the record of verified blocks."""
 
     def __init__(
-        self, directory: Path, entry: dict[str, Any], common: dict[str, Any], *, verify: str, retries: int
+        self,
+        directory: Path | RemoteFolder,
+        entry: dict[str, Any],
+        common: dict[str, Any],
+        *,
+        verify: str,
+        retries: int,
     ) -> None:
         """Open and check the four files against `entry`, this shard's line in `shards.json`.
 
@@ -75,6 +82,12 @@ class Shard:
             ShardMissingError, ShardFormatError, ShardCorruptError: with the file and what differs.
         """
         self.name = str(entry["name"])
+        self._remote = directory if isinstance(directory, RemoteFolder) else None
+        if isinstance(directory, RemoteFolder):
+            # Small files are fetched whole and read as local ones; `.bin` comes in chunks, when it is read.
+            for kind in ("manifest.json", "idx", "provenance"):
+                local = directory.file(f"{self.name}.{kind}")
+            directory = local.parent
         self.directory = directory
         self.verify_mode = verify
         self._retries = retries
@@ -120,7 +133,7 @@ class Shard:
                     then="files were swapped: copy the shard again",
                 )
             )
-        self.fd = os.open(self.path, os.O_RDONLY)
+        self.fd = -1 if self._remote else os.open(self.path, os.O_RDONLY)
 
     def __del__(self) -> None:
         fd = getattr(self, "fd", -1)
@@ -173,7 +186,13 @@ class Shard:
                 continue
             start = block * self.block_bytes
             raw = bytearray(min(self.block_bytes, n_bytes - start))
-            self.read_slowly(memoryview(raw), start)
+            if self._remote is None:
+                self.read_slowly(memoryview(raw), start)
+            else:
+                self._remote.read_into(self.path.name, memoryview(raw), start, n_bytes)
+                if crc32(raw) != self._sums[block]:
+                    self._remote.drop(self.path.name, start, start + len(raw))
+                    self._remote.read_into(self.path.name, memoryview(raw), start, n_bytes)
             if crc32(raw) != self._sums[block]:
                 raise ShardCorruptError(
                     problem(
@@ -231,6 +250,8 @@ class Shard:
 
     def _check_sizes(self) -> None:
         for kind, facts in self.manifest["files"].items():
+            if kind == "bin" and self._remote is not None:
+                continue
             path = self.directory / f"{self.name}.{kind}"
             try:
                 got = path.stat().st_size
@@ -263,6 +284,11 @@ class Shard:
 
     def read_slowly(self, view: memoryview, offset: int) -> None:
         """Read with retries and back-off until `view` is full."""
+        if self._remote is not None:
+            if not self.clean:
+                self.check(offset, len(view))
+            self._remote.read_into(self.path.name, view, offset, self.n_tokens * self.dtype.itemsize)
+            return
         done, failures = 0, 0
         while done < len(view):
             try:
@@ -296,7 +322,11 @@ class ShardSet:
     """An ordered set of shards seen as one stream of tokens and one list of documents."""
 
     def __init__(
-        self, entries: list[tuple[Path, dict[str, Any]]], common: dict[str, Any], verify: str, retries: int
+        self,
+        entries: list[tuple[Path | RemoteFolder, dict[str, Any]]],
+        common: dict[str, Any],
+        verify: str,
+        retries: int,
     ) -> None:
         """Use `open_shards` to make one."""
         self._entries = entries
@@ -340,6 +370,10 @@ class ShardSet:
     def identity(self) -> str:
         """Content hash of the set: tokenizer, dtype and every shard's manifest; paths do not enter it."""
         return digest(canonical_json([self._common, [entry for _, entry in self._entries]]))
+
+    def name_of(self, number: int) -> str:
+        """Return a shard's name without opening it."""
+        return str(self._entries[number][1]["name"])
 
     def shard(self, number: int) -> Shard:
         """Return shard `number`, opening and checking it on first use."""
@@ -442,13 +476,15 @@ def open_shards(
     *,
     verify: str = "first",
     retries: int = 4,
+    cache: Cache | None = None,
 ) -> ShardSet:
     """Open one shard set, or several as one stream in the given order.
 
     Args:
-        paths: folders that hold a `shards.json`.
+        paths: folders that hold a `shards.json`, or `s3://`, `http://` or `https://` URLs of such.
         verify: "first" checks each block the first time it is read, "always" each time, "never" not at all.
         retries: how often a failing read is tried again, with doubling pauses.
+        cache: where chunks of remote shards are kept; needed for URLs.
 
     Raises:
         ShardMissingError: no `shards.json`.
@@ -459,12 +495,22 @@ def open_shards(
     several = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
     if not several:
         raise ArgumentError(problem("no paths given", where="open_shards", expected="at least one folder", got=0))
-    entries: list[tuple[Path, dict[str, Any]]] = []
+    entries: list[tuple[Path | RemoteFolder, dict[str, Any]]] = []
     common: dict[str, Any] = {}
     keys = ("dtype", "vocab_size", "eos_id", "eos_policy", "tokenizer")
     for item in several:
-        root = Path(item)
-        if not (root / SET_FILE).exists():
+        root: Path | RemoteFolder
+        if "://" in str(item):
+            if cache is None:
+                raise ArgumentError(
+                    problem("remote shards need a cache", where=item, then="pass cache=Cache(folder, limit_bytes)")
+                )
+            root = RemoteFolder(str(item), cache, retries)
+            manifest = root.file(SET_FILE)
+        else:
+            root = Path(item)
+            manifest = root / SET_FILE
+        if not manifest.exists():
             raise ShardMissingError(
                 problem(
                     f"no {SET_FILE} here",
@@ -473,7 +519,7 @@ def open_shards(
                     "gristmill.packing.importers",
                 )
             )
-        value = read_sealed(root / SET_FILE, SET_MAGIC)
+        value = read_sealed(manifest, SET_MAGIC)
         mine = {key: value[key] for key in keys}
         if common and mine != common:
             differing = [key for key in keys if mine[key] != common[key]]
