@@ -105,7 +105,7 @@ _LISTS = {
 
 _UNSPACED = ("zh", "ja", "th", "lo", "km", "my")
 _SAME = {
-    "cmn": "zh", "zho": "zh", "chi": "zh", "yue": "zh", "wuu": "zh", "lzh": "zh", "gan": "zh", "hak": "zh",
+    "cmn": "zh", "zho": "zh", "chi": "zh", "yue": "zh", "wuu": "zh", "lzh": "zh", "gan": "zh", "hak": "zh", "cjy": "zh", "hsn": "zh", "nan": "zh", "mnp": "zh", "cdo": "zh", "dzo": "bo", "dz": "bo",
     "zh-cn": "zh", "zh-tw": "zh", "zh-hans": "zh", "zh-hant": "zh", "jpn": "ja", "kor": "ko", "tha": "th",
     "lao": "lo", "khm": "km", "mya": "my", "bur": "my", "eng": "en", "deu": "de", "ger": "de", "fra": "fr",
     "fre": "fr", "spa": "es", "por": "pt", "ita": "it", "rus": "ru", "ukr": "uk", "bel": "be", "bul": "bg",
@@ -165,15 +165,35 @@ def profiles() -> Profiles:
 def rule_language(code: str) -> str:
     """Return the rule language of a code: ISO 639-1 or 639-3, with or without a script or region behind it.
 
-    ``default`` for a language without rules of its own.
+    ``default`` for a language without rules of its own, or written in another script than its function words are
+    (``azj_Cyrl``).
     """
     lowered = code.strip().lower().replace("_", "-")
     known = profiles().index_of
     for candidate in (lowered, lowered.partition("-")[0]):
         key = _SAME.get(candidate, candidate)
         if key in known:
-            return key
+            script = next((part for part in lowered.split("-")[1:] if len(part) == 4 and part.isalpha()), "")
+            return key if not script or script in _scripts(key) else DEFAULT
     return DEFAULT
+
+
+_SCRIPT_CODES = {
+    "latn": "Latin", "cyrl": "Cyrillic", "arab": "Arabic", "deva": "Devanagari", "hans": "Han", "hant": "Han",
+    "hani": "Han", "jpan": "Han", "hira": "Hiragana", "kana": "Katakana", "kore": "Hangul", "hang": "Hangul",
+    "grek": "Greek", "hebr": "Hebrew", "armn": "Armenian", "geor": "Georgian", "beng": "Bengali", "guru": "Gurmukhi",
+    "gujr": "Gujarati", "taml": "Tamil", "telu": "Telugu", "knda": "Kannada", "mlym": "Malayalam", "sinh": "Sinhala",
+    "thai": "Thai", "laoo": "Lao", "khmr": "Khmer", "mymr": "Myanmar", "tibt": "Tibetan", "ethi": "Ethiopic",
+}  # fmt: skip
+
+
+@cache
+def _scripts(language: str) -> frozenset[str]:
+    """Return the ISO 15924 codes, in lower case, of the scripts in which the language's list is written."""
+    written = {u.SCRIPT_NAMES[u.SCRIPT[ord(c)]] for c in _LISTS[language]}
+    if language == "ja":
+        written.add("Han")
+    return frozenset(code for code, name in _SCRIPT_CODES.items() if name in written)
 
 
 def class_of(language: str) -> str:

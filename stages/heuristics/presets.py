@@ -142,7 +142,7 @@ def _web() -> Preset:
             rule("quality", "too_few_words", "n_words", "<", 50, th=80, lo=80, km=80, my=80, bo=80, ja=60),
             rule("quality", "too_many_words", "n_words", ">", 200_000),
             rule("quality", "short_words", "mean_word_chars", "<", 2.5, en=3, zh=1.1, ko=1.5, unspaced=1.1, bo=1.5),
-            rule("quality", "long_words", "mean_word_chars", ">", 12, en=10, zh=3, ja=4, th=4, lo=4, km=5, my=6, ko=8),
+            rule("quality", "long_words", "mean_word_chars", ">", 15, en=10, zh=3, ja=4, th=4, lo=4, km=5, my=6, ko=8),
             rule("quality", "hash_marks", "hash_word_ratio", ">", 0.1),
             rule("quality", "ellipses", "ellipsis_word_ratio", ">", 0.1),
             rule("quality", "bullet_lines", "bullet_line_share", ">", 0.9),
@@ -176,7 +176,7 @@ def _web() -> Preset:
                 )
                 for n, limit in ((5, 0.15), (6, 0.14), (7, 0.13), (8, 0.12), (9, 0.11), (10, 0.10))
             ),
-            rule("lines", "few_sentence_lines", "terminal_line_share", "<", 0.12, th=None, lo=None, km=0.05),
+            rule("lines", "few_sentence_lines", "terminal_line_share", "<", 0.12, th=None, lo=None, bo=None, km=0.05),
             rule("lines", "short_lines", "short_line_share", ">", 0.67, zh=None, ja=None, ko=0.85),
             rule("lines", "very_short_lines", "mean_line_chars", "<", 12, zh=8, ja=8, ko=8),
             rule("lines", "repeated_characters_in_lines", "dup_nonblank_char_share", ">", 0.1),

@@ -163,7 +163,7 @@ class Heuristics(BatchStage):
             out_SD[layout.S_EDITED_SENTENCES :] = before
         else:
             measure(offsets_D1, data_B, every_D, mode, True, line_filter.kind, out_SD)
-            if changed_D.any() and any(rule.group == "fineweb_quality" for rule in self.rules()):
+            if chosen.quirks and changed_D.any() and any(rule.group == "fineweb_quality" for rule in self.rules()):
                 edited_SD = np.zeros((layout.N_SIGNALS, n_docs))
                 measure(edited_offsets_D1, edited_B, changed_D, mode, False, lines.EDIT_NONE, edited_SD)
                 for row in _EDITED_ROWS:

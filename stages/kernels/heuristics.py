@@ -76,6 +76,8 @@ class Scratch(NamedTuple):
     han_next_S: npt.NDArray[np.int32]
     info_I: npt.NDArray[np.int64]
     pieces_3xP: npt.NDArray[np.int64]
+    removed_2xM: npt.NDArray[np.int64]
+    removed_acc_A: npt.NDArray[np.int64]
 
 
 def make_scratch(longest: int) -> Scratch:
@@ -105,6 +107,8 @@ def make_scratch(longest: int) -> Scratch:
         han_next_S=np.empty(MAX_RUN + 1, np.int32),
         info_I=np.zeros(8, np.int64),
         pieces_3xP=np.empty((3, MAX_PIECES), np.int64),
+        removed_2xM=np.empty((2, lines.MAX_REMOVED), np.int64),
+        removed_acc_A=np.zeros(w.N_ACCUMULATORS, np.int64),
     )
 
 
@@ -276,6 +280,26 @@ def measure_grams(
 
 
 @njit(nogil=True, cache=True)
+def words_removed(data_B: Any, mode: Any, japanese: Any, t: Any, r: Any, s: Any) -> Any:
+    """Return the number of words in the pieces that the line filter dropped."""
+    acc_A = s.removed_acc_A
+    lines.clear(acc_A, len(acc_A))
+    nothing = s.hash_T[:0]
+    no_chars = s.word_chars_T[:0]
+    for j in range(s.info_I[lines.I_N_REMOVED]):
+        start, end = s.removed_2xM[0, j], s.removed_2xM[1, j]
+        if mode == WORDS_SPACES:
+            w.segment_spaces(data_B, start, end, t.flags_U, acc_A, s.lengths_257, nothing, no_chars)
+        else:
+            w.segment_unicode(
+                data_B, start, end, t.word_class_U, t.flags_U, r.join_CC, japanese,
+                r.trie_edge_K, r.trie_first_F, r.trie_score_N, s.han_S, s.han_best_S, s.han_next_S,
+                acc_A, s.lengths_257, nothing, no_chars,
+            )  # fmt: skip
+    return acc_A[w.A_WORDS]
+
+
+@njit(nogil=True, cache=True)
 def measure_words(
     data_B: Any, start: Any, end: Any, d: Any, mode: Any, quirks: Any, han: Any, profile: Any, grams: Any,
     t: Any, r: Any, x: Any, s: Any, out_SD: Any,
@@ -283,16 +307,15 @@ def measure_words(
     """Fill the word and n-gram signals of document `d`; the line pass has been made."""
     lines.clear(s.acc_A, len(s.acc_A))
     lines.clear(s.lengths_257, 257)
+    japanese = han == w.HAN_JAPANESE
     if mode == WORDS_SPACY:
         segment_spacy(
             data_B, start, end, t.flags_U, x, s.pieces_3xP,
             s.acc_A, s.lengths_257, s.hash_T, s.word_chars_T,
         )  # fmt: skip
     elif mode == WORDS_SPACES:
-        segment_spaces = w.segment_spaces
-        segment_spaces(data_B, start, end, t.flags_U, s.acc_A, s.lengths_257, s.hash_T, s.word_chars_T)
+        w.segment_spaces(data_B, start, end, t.flags_U, s.acc_A, s.lengths_257, s.hash_T, s.word_chars_T)
     else:
-        japanese = han == w.HAN_JAPANESE
         if han == w.HAN_BY_KANA:
             kana = s.script_256[u.SCRIPT_HIRAGANA] + s.script_256[u.SCRIPT_KATAKANA]
             japanese = kana * 20 > s.script_256[u.SCRIPT_HAN] + kana
@@ -322,6 +345,8 @@ def measure_words(
     out_SD[k.S_HASH, d] = s.info_I[lines.I_HASHES] / base
     out_SD[k.S_ELLIPSIS, d] = s.info_I[lines.I_ELLIPSES] / base
     out_SD[k.S_URL, d] = s.info_I[lines.I_URLS] / words
+    if not quirks and s.info_I[lines.I_N_REMOVED] > 0:
+        base = max(base - words_removed(data_B, mode, japanese, t, r, s), 1)
     out_SD[k.S_NEWLINE_WORDS, d] = s.info_I[lines.I_NEWLINES] / base
     if grams:
         text_chars = max(s.info_I[lines.I_N_CHARS], 1)
@@ -349,7 +374,7 @@ def measure_batch(
             end = offsets_D1[d + 1]
             lines.measure_lines(
                 data_B, start, end, d, quirks, t, s.line_key_K, s.line_state_K, s.count_16, s.script_256,
-                out_SD, s.info_I, x, s.pieces_3xP, edit, options, min_line_words, edited_B, at, removed_RD,
+                out_SD, s.info_I, x, s.pieces_3xP, edit, options, min_line_words, edited_B, at, removed_RD, s.removed_2xM,
             )  # fmt: skip
             changed_D[d] = s.info_I[lines.I_CHANGED] != 0
             if edit:

@@ -39,7 +39,9 @@ OPT_TERMINAL, OPT_CITATIONS, OPT_LOREM, OPT_JAVASCRIPT, OPT_CURLY, OPT_POLICY, O
 LONG_WORD_CHARS = 1000
 
 # What the line pass hands to the rest, beside the signals.
-I_N_CHARS, I_NEWLINES, I_HASHES, I_ELLIPSES, I_URLS, I_EDITED_BYTES, I_CHANGED, I_SPACE_WORDS = range(8)
+I_N_CHARS, I_NEWLINES, I_HASHES, I_ELLIPSES, I_URLS, I_EDITED_BYTES, I_CHANGED, I_N_REMOVED = range(8)
+MAX_REMOVED = 1 << 16
+"""Removed pieces whose words are counted; later ones of a document keep their words in ``newline_word_ratio``."""
 
 
 class LineTables(NamedTuple):
@@ -158,6 +160,15 @@ def count_words(data_B: Any, start: Any, stop: Any, marks_U: Any) -> Any:
 
 
 @njit(nogil=True, cache=True)
+def characters(data_B: Any, start: Any, stop: Any) -> Any:
+    """Return the number of characters in ``[start, stop)``."""
+    n = 0
+    for i in range(start, stop):
+        n += data_B[i] & 0xC0 != 0x80
+    return n
+
+
+@njit(nogil=True, cache=True)
 def matches(data_B: Any, i: Any, stop: Any, text: Any) -> Any:
     """Return whether the ASCII bytes `text` stand at `i`."""
     if i + len(text) > stop:
@@ -272,11 +283,13 @@ def measure_lines(
     data_B: Any, start: Any, end: Any, d: Any, quirks: Any, t: Any, key_K: Any, state_K: Any,
     count_16: Any, script_256: Any, out_SD: Any, info_I: Any,
     x: Any, pieces_3xP: Any, edit: Any, options: Any, min_line_words: Any,
-    edited_B: Any, edited_at: Any, removed_RD: Any,
+    edited_B: Any, edited_at: Any, removed_RD: Any, piece_2xM: Any,
 ) -> None:  # fmt: skip
     """Fill the character, line and line-filter signals of document `d` and write its edited text.
 
-    The edited text starts at ``edited_B[edited_at]``; ``info_I[I_EDITED_BYTES]`` is its length.
+    The edited text starts at ``edited_B[edited_at]``; ``info_I[I_EDITED_BYTES]`` is its length. Without quirks the
+    line signals of FineWeb are those of the lines that C4 keeps, and ``piece_2xM`` receives the bounds of the dropped
+    ones, so that the edited text need not be read again.
     """
     marks_U = t.marks_U
     class_U = t.class_U
@@ -299,8 +312,9 @@ def measure_lines(
     copies = copied_chars = nonblank_copied_chars = repeated = repeated_chars = 0
     paragraphs = paragraph_copies = paragraph_copied_chars = paragraph_chars = 0
     one_word = upper_lines = numeric_lines = counters = javascript = policy = lorem = boilerplate = space_words = 0
-    edited_sentences = kept_lines = removed_words = 0
-    condemned = 0
+    edited_sentences = kept_lines = removed_words = kept_chars = 0
+    condemned = n_removed = 0
+    filtered = edit == EDIT_C4 and not quirks
     changed = False
     at = edited_at
     h = h_trim = np.uint64(0)
@@ -441,6 +455,9 @@ def measure_lines(
             lorem += mask & k.P_LOREM != 0
 
         # The line filters.
+        dropped = False
+        cited = False
+        cited_from = cited_to = at
         if edit == EDIT_REFINEDWEB:
             why = -1
             if not blank:
@@ -497,6 +514,8 @@ def measure_lines(
                     why = k.R_POLICY
             if why < 0:
                 kept_lines += 1
+                cited = stop - begin != last - first
+                cited_from, cited_to = begin, stop
                 if options & OPT_SPACY:
                     line_sentences = spacy_sentences(edited_B, begin, stop, x, pieces_3xP)
                 edited_sentences += line_sentences
@@ -505,6 +524,11 @@ def measure_lines(
             else:
                 removed_RD[why, d] += last - first
                 removed_words += words
+                dropped = True
+                if n_removed < piece_2xM.shape[1]:
+                    piece_2xM[0, n_removed] = first
+                    piece_2xM[1, n_removed] = last
+                    n_removed += 1
 
         # The line of the rules: the same segment, or in quirks mode everything up to the LF.
         line_to = break_at
@@ -528,12 +552,17 @@ def measure_lines(
                 copied_chars += chars
                 repeated += 3 - seen
                 repeated_chars += (3 - seen) * chars
-                if line_seen:
+                if line_seen and not dropped:
                     nonblank_copied_chars += chars
-            if line_seen:
+            if line_seen and not dropped:
+                kept_chars += chars
                 rule_nonblank += 1
                 stop = line_to if quirks else last
-                terminal += line_is_terminal(data_B, line_from, stop, marks_U, not quirks)
+                if filtered and cited:
+                    chars = characters(edited_B, cited_from, cited_to)
+                    terminal += line_is_terminal(edited_B, cited_from, cited_to, marks_U, True)
+                else:
+                    terminal += line_is_terminal(data_B, line_from, stop, marks_U, not quirks)
                 short += chars <= 30
             if not quirks:
                 paragraph_h = paragraph_h * PARAGRAPH + key
@@ -581,11 +610,11 @@ def measure_lines(
         removed_RD[k.R_WHITESPACE, d] = rest
 
     info_I[I_N_CHARS] = n_chars
-    info_I[I_NEWLINES] = n_lf if quirks else max(nonblank - 1, 0)
+    info_I[I_NEWLINES] = n_lf if quirks else max((kept_lines if filtered else nonblank) - 1, 0)
     info_I[I_HASHES] = count_16[k.C_HASH]
     info_I[I_ELLIPSES] = ellipses
     info_I[I_URLS] = urls
-    info_I[I_SPACE_WORDS] = space_words
+    info_I[I_N_REMOVED] = n_removed
 
     def_lines = max(rule_lines, 1)
     text_chars = max(n_chars, 1)
@@ -636,7 +665,7 @@ def measure_lines(
     out_SD[k.S_SHORT, d] = short / fineweb_lines
     out_SD[k.S_DUP_LINES, d] = copies / def_lines
     out_SD[k.S_DUP_LINE_CHARS, d] = copied_chars / text_chars
-    without_newlines = n_chars - (n_lf if quirks else n_breaks)
+    without_newlines = n_chars - n_lf if quirks else kept_chars
     out_SD[k.S_DUP_NONBLANK_CHARS, d] = nonblank_copied_chars / max(without_newlines, 1)
     out_SD[k.S_REPEATED_LINES, d] = repeated / def_lines
     out_SD[k.S_REPEATED_LINE_CHARS, d] = repeated_chars / text_chars

@@ -205,7 +205,7 @@ def segment_unicode(
         if c == u.WB_ALETTER or c == u.WB_NUMERIC or 7 < c < u.WB_ALETTER or c == u.WB_EXTENDNUMLET:
             i += n
             begin = i
-            while i < end:
+            while i < end and c != u.WB_KATAKANA:
                 b = data_B[i]
                 bits = flags_U[b]
                 if b >= 0x80 or not bits & FLAG_WORD:

@@ -1,0 +1,165 @@
+"""Verdicts on real and hostile texts: languages, spam, odd line ends, huge runs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import time
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from gristmill.stages.heuristics import Heuristics
+
+UDHR = Path(__file__).parents[2] / "shared" / "data" / "udhr" / "paragraphs.jsonl.gz"
+LANGUAGES = {
+    "zh": "cmn_hans", "ja": "jpn", "th": "tha", "ar": "arb", "hi": "hin", "ru": "rus", "de": "deu_1996",
+}  # fmt: skip
+# A sales slogan, a menu entry and ten content words of each language, of which spam is generated.
+SPAM = {
+    "zh": ("限时优惠立即购买", "首页", "手机 价格 优惠 促销 品牌 正品 快递 商城 折扣 新款"),
+    "ja": ("今すぐ購入", "ホーム", "価格 割引 送料 無料 通販 新品 在庫 限定 特価 人気"),
+    "th": ("ซื้อเลยวันนี้", "หน้าแรก", "ราคา ส่วนลด สินค้า โปรโมชั่น ร้านค้า มือถือ กระเป๋า รองเท้า"),
+    "ar": ("اشتر الآن", "الرئيسية", "سعر خصم عرض شراء هاتف حقيبة متجر توصيل جديد رخيص"),
+    "hi": ("अभी खरीदें", "मुखपृष्ठ", "कीमत छूट ऑफर मोबाइल दुकान सस्ता नया ब्रांड डिलीवरी बिक्री"),
+    "ru": ("Купить сейчас", "Главная", "цена скидка акция телефон магазин доставка новый дешевый бренд распродажа"),
+    "de": ("Jetzt kaufen", "Startseite", "Preis Rabatt Angebot Handy Laden Lieferung Neu Billig Marke Verkauf"),
+}
+GOLDEN = {
+    "web": ["few_function_words", "short_words", "repeated_lines", "short_words"],
+    "gopher": [
+        "gopher_enough_stop_words",
+        "gopher_enough_stop_words",
+        "gopher_dup_para_frac",
+        "gopher_below_avg_threshold",
+    ],
+}
+
+
+@cache
+def udhr():
+    if not UDHR.exists():
+        pytest.skip(f"optional data absent: {UDHR}")
+    texts = defaultdict(list)
+    with gzip.open(UDHR, "rt", encoding="utf-8") as file:
+        for line in file:
+            record = json.loads(line)
+            texts[record["code"]].append(record["text"])
+    return {code: "\n".join(parts) for code, parts in texts.items()}
+
+
+def judge(texts, lang=None, **options):
+    columns = {"text": pa.array(texts, pa.large_string())}
+    if lang is not None:
+        columns["lang"] = pa.array([lang] * len(texts), pa.string())
+    return Heuristics.build(**options).transform(pa.RecordBatch.from_pydict(columns)).to_pylist()
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_declaration_of_human_rights_is_kept_with_and_without_a_language_column(language):
+    text = udhr()[LANGUAGES[language]]
+    assert [row["reason"] for row in judge([text], language)] == [None]
+    assert [row["reason"] for row in judge([text])] == [None]
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_spam_is_rejected_for_the_right_reason(language):
+    slogan, menu, words = SPAM[language]
+    stuffed = words.split()
+    keywords = " ".join(stuffed[(i * i + i // 7) % len(stuffed)] + " " + stuffed[i % len(stuffed)] for i in range(150))
+    rows = judge([(slogan + "。\n") * 80, "\n".join(f"{menu} {i % 60}" for i in range(120)), keywords], language)
+    repeated, short, stuffing = (row["reason"] for row in rows)
+    assert repeated in {"repeated_lines", "few_function_words"} or repeated.startswith("repeated"), repeated
+    assert short is not None and (
+        short in {"few_alphabetic_words", "few_function_words", "short_words", "too_few_words"} or "line" in short
+    ), short
+    assert stuffing is not None and (
+        stuffing == "few_function_words" or stuffing.startswith(("frequent", "repeated"))
+    ), stuffing
+
+
+def test_almost_every_declaration_is_kept_by_the_default_preset():
+    texts = udhr()
+    batch = pa.RecordBatch.from_pydict({"text": pa.array(list(texts.values()), pa.large_string()), "lang": list(texts)})
+    out = Heuristics.build().transform(batch)
+    kept = out.column("reason").null_count
+    assert kept / len(texts) > 0.95, kept
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "empty"), (" \t\n\u3000\u2028 ", "empty"), ("\u200b" * 100, "broken_or_few"), ("a", "too_few_words"),
+        ("\ufffd" * 200, "broken_characters"), ("\x00" * 50, "broken_characters"), ("😀" * 200, "too_few_words"),
+        ("e\u0301" * 500, "too_few_words"), ("שלום " * 200, "few_function_words"), ("a b " * 200, "short_words"),
+        ("see the page at http://example.org " * 60, "addresses"), ("hash # tag " * 60, "hash_marks"), ("wait... " * 80, "ellipses"),
+    ],
+)  # fmt: skip
+def test_hostile_texts_have_defined_verdicts(text, reason):
+    (row,) = judge([text])
+    if reason == "broken_or_few":
+        assert row["reason"] in {"too_few_words", "broken_characters"}
+    else:
+        assert row["reason"] == reason
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r", "\u2028", "\x85"])
+def test_line_ends_do_not_change_a_verdict_or_a_line_signal(newline):
+    lines = [
+        "The mill stands at the end of the village, where the river turns to the south.",
+        "Every autumn the farmers bring their grain to it, and wait for flour with patience.",
+        "It was built long ago, and has worked without any pause that people can remember.",
+        "Inside, a wheel of oak drives two stones that lie upon each other.",
+        "What the cloth holds back is weighed too, because every pound is to be accounted for.",
+    ]
+    (plain,), (other,) = judge(["\n".join(lines)], "en"), judge([newline.join(lines)], "en")
+    assert plain["reason"] is None and other["reason"] is None
+    for name in ("n_lines", "terminal_line_share", "mean_line_chars", "dup_line_share", "n_words", "n_sentences"):
+        assert plain[f"h_{name}"] == other[f"h_{name}"]
+
+
+def test_mixed_newlines_and_directions_are_counted_as_lines():
+    (row,) = judge(["first line\r\nשורה שנייה\rthird\n\nfourth\u2029fifth"])
+    assert row["h_n_lines"] == 5
+    assert row["h_n_paragraphs"] == 2
+
+
+@pytest.mark.parametrize(
+    ("unit", "preset"),
+    [("😀", "web"), ("👩‍👩‍👧", "web"), ("\n", "web"), ("a ", "web"), ("中", "web"), ("(", "datatrove-0.10"),
+     ("a.", "datatrove-0.10"), ("e\u0301", "fineweb"), (".", "c4"), ("ก", "web")],
+)  # fmt: skip
+def test_time_is_linear_in_the_length_of_a_run(unit, preset):
+    def seconds(n):
+        text = [unit * (n // len(unit.encode()))]
+        best = 9.0
+        for _ in range(3):
+            start = time.process_time()
+            judge(text, preset=preset)
+            best = min(best, time.process_time() - start)
+        return best
+
+    seconds(1_000)
+    small, large = seconds(100_000), seconds(800_000)
+    assert large < 40 * small + 0.2, (small, large)
+
+
+@pytest.mark.slow
+def test_a_run_of_50_mb_of_emoji_takes_seconds():
+    start = time.process_time()
+    judge(["😀" * 12_500_000])
+    assert time.process_time() - start < 10
+
+
+def test_golden_verdicts():
+    texts = [
+        "keyword " + "cheap phone store sale offer brand price deal shop click " * 20,
+        "\n".join(f"Item {i}" for i in range(100)),
+        ("the mill is at the end of the road and it has to be seen\n\n" * 30),
+        "a I " * 100,
+    ]
+    for preset, reasons in GOLDEN.items():
+        assert [row["reason"] for row in judge(texts, "en", preset=preset)] == reasons, preset
