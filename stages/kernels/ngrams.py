@@ -273,6 +273,9 @@ def _match(
     found = 0
     mask = np.uint64(len(slots_T) - 1)
     n_windows = len(windows_W5)
+    n_word_windows = 0
+    while n_word_windows < n_windows and windows_W5[n_word_windows, 1] == 0:
+        n_word_windows += 1
     for d in range(len(offsets_D1) - 1):
         i = offsets_D1[d]
         hi = offsets_D1[d + 1]
@@ -291,13 +294,13 @@ def _match(
             prefix = prefix * _BASE + h
             lones += lone
             token += 1
-            for w in range(n_windows):
+            for w in range(n_windows if lones else n_word_windows):
                 n = windows_W5[w, 0]
                 first = token - n
                 if first < 0:
                     continue
                 old = first & (RING - 1)
-                if (2 * (lones - ring_R2[old, 1]) > n) != (windows_W5[w, 1] == 1):
+                if windows_W5[w, 1] != (2 * (lones - ring_R2[old, 1]) > n):
                     continue
                 key = (prefix - prefix_R[old] * power_W[w]) ^ salt_W[w]
                 g = key * _GOLD
