@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -52,7 +53,7 @@ class Sketch:
         if self.device == "cpu":
             return False
         if self.device == "auto":
-            return minhash_cuda.task_has_device()
+            return task_has_device()
         if not minhash_cuda.available():
             raise RunError("fuzzy_dedup.device is 'gpu', but this worker has no usable GPU (or no numba-cuda)")
         return True
@@ -69,6 +70,20 @@ class Sketch:
         return pa.Array.from_buffers(
             pa.large_binary(), len(texts), [None, pa.py_buffer(ends_D1 * 8), pa.py_buffer(sets_S)]
         )
+
+
+def task_has_device() -> bool:
+    """Return whether Spark gave this task a GPU, and make that one the visible one. Call before CUDA is used.
+
+    Spark does so when ``spark.task.resource.gpu.amount`` and ``spark.executor.resource.gpu.amount`` are set.
+    """
+    from pyspark import TaskContext
+
+    task = TaskContext.get()
+    if task is None or "gpu" not in task.resources():
+        return False
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(task.resources()["gpu"].addresses)
+    return minhash_cuda.available()
 
 
 def emit_keys(sketch: Sketch, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -15,7 +15,6 @@ NVIDIA GPU, or ``NUMBA_ENABLE_CUDASIM=1`` for the simulator.
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from typing import Any
 
@@ -25,20 +24,6 @@ import numpy.typing as npt
 from gristmill.stages.kernels.minhash import U32
 from gristmill.stages.kernels.shingles import I32, MAX_N, U64
 from gristmill.stages.kernels.views import Bytes, Offsets
-
-
-def task_has_device() -> bool:
-    """Return whether Spark gave this task a GPU, and make that one the visible one. Call before CUDA is used.
-
-    Spark does so when ``spark.task.resource.gpu.amount`` and ``spark.executor.resource.gpu.amount`` are set.
-    """
-    from pyspark import TaskContext
-
-    task = TaskContext.get()
-    if task is None or "gpu" not in task.resources():
-        return False
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(task.resources()["gpu"].addresses)
-    return available()
 
 
 @cache
