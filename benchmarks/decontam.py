@@ -3,19 +3,41 @@
     python benchmarks/decontam.py --evals 'evals/gsm8k*.jsonl' [--evals ...] [--text 'corpus/*.jsonl.zst'] [--mb 60]
 
 The other side is what most tools do: fold, split on white space, hash each 13-gram of a document, look it up in a
-Python set (as lm-evaluation-harness and datatrove do, with xxhash where it is installed). Times are CPU seconds.
+Python set (with xxhash where it is installed). --datatrove names the interpreter of an environment with datatrove,
+whose own filter then reads the same items and documents. Times are CPU seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
+import subprocess
 import sys
 import time
 import unicodedata
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
+
+PEER = r"""
+import json, sys, tempfile, time
+from datatrove.data import Document
+from datatrove.pipeline.decont.n_grams import NGramsDecontConfig, NGramsDecontFilter
+from datatrove.utils.text import ngrams, simplify_text
+import numpy as np
+items, texts = json.load(sys.stdin)
+config = NGramsDecontConfig(n_grams=13, find_query_ngrams=True)
+folder = tempfile.mkdtemp()
+judge = NGramsDecontFilter(folder, config=config)
+fold = lambda text: judge.tokenizer.word_tokenize(simplify_text(text, config.norm_config))
+hashes = {judge.hash_func(" ".join(gram)) for item in items for gram in ngrams(fold(" ".join(item)), 13)}
+np.array(sorted(hashes), dtype=config.hash_config.np_descr).tofile(folder + "/all.index.hashes")
+judge.filter(Document(text="warm up", id="0"))
+began = time.process_time()
+found = sum(judge.filter(Document(text=text, id="0")) is not True for text in texts)
+print(json.dumps([time.process_time() - began, found]))
+"""
 
 PUNCTUATION = re.compile(r"[^\w\s]")
 
@@ -32,6 +54,7 @@ def main() -> None:
     parser.add_argument("--text")
     parser.add_argument("--mb", type=float, default=60)
     parser.add_argument("--peer-mb", type=float, default=6)
+    parser.add_argument("--datatrove")
     options = parser.parse_args()
     import pyarrow as pa
     from pii import take
@@ -71,6 +94,17 @@ def main() -> None:
     print(
         f"set of 13-grams in Python        {peer:8.2f} MB/s  ({found:,} documents of {options.peer_mb} MB; words only)"
     )
+    print(f"ratio                            {ours / peer:8.0f} x")
+    if not options.datatrove:
+        return
+    few = sample[: max(1, len(sample) // 10)]
+    given = json.dumps([[[item.question, item.answer] for item in items[:3000]], few])
+    answer = subprocess.run([options.datatrove, "-c", PEER], input=given, capture_output=True, text=True, check=False)
+    if answer.returncode:
+        sys.exit(answer.stderr[-2000:])
+    seconds, found = json.loads(answer.stdout.splitlines()[-1])
+    peer = sum(len(text.encode()) for text in few) / 1e6 / seconds
+    print(f"datatrove NGramsDecontFilter     {peer:8.2f} MB/s  ({found:,} of {len(few):,} documents)")
     print(f"ratio                            {ours / peer:8.0f} x")
 
 
