@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -65,6 +67,31 @@ def run(plan: Plan, reporter: Reporter, only: str | None = None, master: str | N
         RunError: a stage failed, the ledger does not balance, a guard rate was exceeded.
         ConfigError: `only` needs an artifact that another job must make first.
     """
+    with _alone(plan.root):
+        return _run(plan, reporter, only, master)
+
+
+@contextlib.contextmanager
+def _alone(root: str) -> Iterator[None]:
+    """Hold a lock on a local output directory; it goes with the process, however that ends.
+
+    Raises:
+        ConfigError: another run is using the directory.
+    """
+    if not store.is_local(root):
+        yield
+        return
+    path = Path(root.removeprefix("file://")) / ".lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ConfigError(f"{root}: another run is using this output directory; wait, or use --output") from None
+        yield
+
+
+def _run(plan: Plan, reporter: Reporter, only: str | None, master: str | None) -> Result:
     result = Result()
     made: dict[str, Artifact] = {}
     wanted = plan.unit_of(only) if only else None

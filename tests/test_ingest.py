@@ -136,6 +136,15 @@ def test_one_large_file_is_cut_into_tasks_and_rows_keep_their_numbers(run_pipeli
     assert whole.fingerprint == cut.fingerprint
 
 
+def test_a_byte_order_mark_and_crlf_are_framing(run_pipeline: Run, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    content = b"\xef\xbb\xbf" + line(1).replace(b"\n", b"\r\n") + line(2)
+    (tmp_path / "in" / "a.jsonl").write_bytes(content)
+    art = run_pipeline({"web": {"stage": "ingest", "path": str(tmp_path / "in")}})["web"]
+    assert [d["id"] for d in documents(art)] == ["d1", "d2"]
+    assert art.ledger[0].into.n_bytes == len(content)
+
+
 def test_fields_are_mapped_and_the_rest_is_carried_verbatim(run_pipeline: Run, tmp_path: Path) -> None:
     row = {
         "doc": {"uuid": 77, "more": 1},

@@ -338,6 +338,18 @@ def test_a_missing_parent_is_named(run_pipeline: Run, tmp_path: Path) -> None:
         list(read_split(plan_splits([made], 1)[0], made.schema))
 
 
+def test_two_runs_do_not_share_an_output_directory(run_pipeline: Run, tmp_path: Path) -> None:
+    import fcntl
+
+    write_jsonl(tmp_path / "in" / "a.jsonl", corpus(10))
+    (tmp_path / "out").mkdir()
+    with (tmp_path / "out" / ".lock").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(ConfigError, match="another run is using this output directory"):
+            run_pipeline({"web": {"stage": "ingest", "path": str(tmp_path / "in")}}, tmp_path / "out")
+    run_pipeline({"web": {"stage": "ingest", "path": str(tmp_path / "in")}}, tmp_path / "out")
+
+
 def test_damaged_and_foreign_manifests_are_refused(run_pipeline: Run, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "in" / "a.jsonl", corpus(10))
     made = run_pipeline({"web": {"stage": "ingest", "path": str(tmp_path / "in")}}, tmp_path / "out")["web"]

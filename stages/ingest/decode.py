@@ -21,7 +21,7 @@ def codec_of(path: str) -> str | None:
 
 
 @dataclass
-class BrokenStream(Exception):
+class BrokenStreamError(Exception):
     """The compressed stream ended early or is damaged: all bytes before `offset` (decoded) were delivered."""
 
     offset: int
@@ -38,7 +38,7 @@ def decoded_blocks(path: str, n_bytes: int) -> Iterator[bytes]:
     """Yield the decoded content of `path` in blocks of at most `n_bytes`.
 
     Raises:
-        BrokenStream: after the last byte that could be decoded was yielded.
+        BrokenStreamError: after the last byte that could be decoded was yielded.
         OSError: the file cannot be opened or read.
     """
     position = 0
@@ -65,7 +65,7 @@ def decoded_blocks(path: str, n_bytes: int) -> Iterator[bytes]:
                     position += len(block)
             except (OSError, pa.ArrowException):
                 continue
-    raise BrokenStream(position, detail)
+    raise BrokenStreamError(position, detail)
 
 
 def line_start(path: str, position: int) -> int:

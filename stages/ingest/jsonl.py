@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from gristmill.stages.errors import RunError
 from gristmill.stages.ingest import build
-from gristmill.stages.ingest.decode import BrokenStream, decoded_blocks, range_blocks
+from gristmill.stages.ingest.decode import BrokenStreamError, decoded_blocks, range_blocks
 from gristmill.stages.kernels import jsonlines
 from gristmill.stages.kernels.views import text_array, text_view
 from gristmill.stages.ledger import Count
@@ -21,6 +21,8 @@ from gristmill.stages.passes import PREFIX_BYTES, Sink
 
 BLOCK_BYTES = 8 << 20
 REST = "metadata"
+BOM = b"\xef\xbb\xbf"
+"""Some programs begin a UTF-8 file with it; it belongs to the first line's framing."""
 
 Spans = npt.NDArray[np.int64]
 
@@ -54,7 +56,7 @@ def read(
             total += len(block)
             yield from lines.feed(block)
         yield from lines.end()
-    except BrokenStream as error:
+    except BrokenStreamError as error:
         # What was read of the record that the damage cut is quarantined with the damage itself.
         raw = lines.take_rest()
         reason = "truncated_stream" if "runcated" in error.detail else "broken_stream"
@@ -145,6 +147,8 @@ class _Lines:
         # A record's bytes include its LF, which the last line of a file may lack.
         sizes_R = np.minimum(ends_R + 1, len(data_B)) - starts_R
         too_large_R = sizes_R > self.plan.max_record_bytes
+        if self.offset == 0 and whole.startswith(BOM):
+            starts_R[0] += len(BOM)
         batch = self._documents(data_B, starts_R, ends_R, sizes_R, too_large_R)
         self.line += n_lines
         self.offset += len(data_B)

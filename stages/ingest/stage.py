@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
@@ -175,7 +176,7 @@ class Ingest(SourceStage):
                 n_pieces = -(-file.n_bytes // self.split_bytes)
                 cuts = [line_start(file.path, file.n_bytes * k // n_pieces) for k in range(n_pieces + 1)]
                 cuts[-1] = file.n_bytes
-                ranges = [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if b > a]
+                ranges = [(a, b) for a, b in pairwise(cuts) if b > a]
                 counts = context.run_tasks(ranges, partial(_count_lines, file.path))
                 line = 0
                 for (start, stop), count in zip(ranges, counts, strict=True):

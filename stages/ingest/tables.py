@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from gristmill.stages import store
 from gristmill.stages.documents import one_batch, slice_by_bytes
 from gristmill.stages.ingest import build
-from gristmill.stages.ingest.decode import BrokenStream, decoded_blocks
+from gristmill.stages.ingest.decode import BrokenStreamError, decoded_blocks
 from gristmill.stages.kernels.views import n_bytes as text_n_bytes
 from gristmill.stages.passes import PREFIX_BYTES, Sink
 
@@ -159,8 +159,8 @@ def read_text_files(plan: TablePlan, files: list[tuple[str, str]], sink: Sink) -
     for path, name in files:
         try:
             raw, total = _whole(path, plan.max_record_bytes)
-        except (BrokenStream, OSError) as error:
-            detail = error.detail if isinstance(error, BrokenStream) else str(error)
+        except (BrokenStreamError, OSError) as error:
+            detail = error.detail if isinstance(error, BrokenStreamError) else str(error)
             build.quarantine(sink, plan.node, "unreadable_file", 0, file=name, line=1, offset=0, detail=detail[:500])
             continue
         if total > plan.max_record_bytes:
