@@ -38,7 +38,8 @@ N_PIECE = 1024
 """Bytes of a token that are hashed at a time."""
 N_GATHERED, MAX_WORD_NGRAMS = 512, 64
 """Rows of words and word n-grams that are gathered before they are added; the longest word n-gram."""
-AHEAD = 8
+AHEAD = 32
+"""Rows that are asked for before their turn; without it a row of a large model waits for memory."""
 FNV_START = np.uint32(2_166_136_261)
 FNV_PRIME = np.uint32(16_777_619)
 SEPARATORS = np.uint64(1 | 1 << 9 | 1 << 10 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 32)
