@@ -7,7 +7,7 @@
     python benchmarks/loader.py fit                              best-fit plan of 10^7 documents
 
 Peers that are not installed are named and left out. The page cache is warm: every file is read once before.
-Figures are the best of `--repeat` runs; "Mtok/s" counts input positions that arrive as arrays.
+Figures are the best of `--repeat` runs; a token is an input position that arrives in an array.
 """
 
 from __future__ import annotations
@@ -23,8 +23,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -88,41 +87,52 @@ def throughput(root: Path, n_tokens: int, lengths: list[int], repeat: int) -> No
     for s in lengths:
         batch = max(1, 65_536 // s)
         print(f"\nS = {s:,}, {batch} rows a batch, {n_tokens:,} tokens, {os.cpu_count()} cores")
-        ours: dict[str, float] = {}
-        for name, options in (
-            ("gristmill, 1 thread", {"prefetch": 0}),
-            ("gristmill, prefetch 4, 2 threads", {"prefetch": 4, "threads": 2}),
-        ):
-            ours[name] = rate(partial(gristmill, folder, s, batch, options), s * batch, repeat)
-            print(f"  {name:<44} {ours[name] / 1e6:8.1f} Mtok/s")
+        print(f"  {'':<52} {'wall':>8} {'CPU':>8}  Mtok a second of each; ours, 1 thread, against it")
+        ours = rate(partial(gristmill, folder, s, batch, {"prefetch": 0}), s * batch, repeat)
+        show("gristmill, 1 thread (ids, labels, positions, bounds)", ours)
+        threaded = {"prefetch": 4, "threads": 2}
+        show("the same, prefetch 4, 2 threads", rate(partial(gristmill, folder, s, batch, threaded), s * batch, repeat))
         for peer in (memmap_0, memmap_2, gpt_dataset, streaming, litdata):
             label = (peer.__doc__ or "").split("\n")[0].rstrip(".")
             try:
                 made = peer(root, folder, s, batch)
             except ImportError as error:
-                print(f"  {label:<44} not installed ({error.name or error})")
+                print(f"  {label:<52} not installed ({error.name or error})")
                 continue
-            speed = rate(made, s * batch, repeat)
-            ratios = "  ".join(f"{value / speed:6.1f}x" for value in ours.values())
-            print(f"  {label:<44} {speed / 1e6:8.1f} Mtok/s   ours: {ratios}")
+            show(label, rate(made, s * batch, repeat), ours, workers=peer is memmap_2)
 
 
-def rate(make: Callable[[], Iterator[Any]], per_batch: int, repeat: int, seconds: float = 3.0) -> float:
-    """Return positions a second, the best of `repeat` stretches of `seconds` after a warm-up of one second."""
+Speed = tuple[float, float]
+"""Positions a second of wall clock, and a second of this process's CPU time."""
+
+
+def show(label: str, speed: Speed, ours: Speed | None = None, *, workers: bool = False) -> None:
+    """Print one line; CPU time of worker processes is not seen, so it is left out where there are any."""
+    cpu = f"{speed[1] / 1e6:8.1f}" if not workers else " " * 8
+    line = f"  {label:<52} {speed[0] / 1e6:8.1f} {cpu}"
+    if ours is not None:
+        line += f"  {ours[0] / speed[0]:6.1f}x" + (f" {ours[1] / speed[1]:6.1f}x" if not workers else "")
+    print(line)
+
+
+def rate(make: Callable[[], Iterator[Any]], per_batch: int, repeat: int, seconds: float = 3.0) -> Speed:
+    """Return speeds, the best of `repeat` stretches of `seconds` after a warm-up of one second."""
     iterator = make()
     _pull(iterator, 1.0)
-    return max(_pull(iterator, seconds) for _ in range(repeat)) * per_batch
+    pulls = [_pull(iterator, seconds) for _ in range(repeat)]
+    return max(wall for wall, _ in pulls) * per_batch, max(cpu for _, cpu in pulls) * per_batch
 
 
-def _pull(iterator: Iterator[Any], seconds: float) -> float:
+def _pull(iterator: Iterator[Any], seconds: float) -> Speed:
     began = now = time.perf_counter()
+    cpu = time.process_time()
     n = 0
     while now - began < seconds:
         batch = next(iterator)
         n += 1
         now = time.perf_counter()
     del batch
-    return n / (now - began)
+    return n / (now - began), n / max(1e-9, time.process_time() - cpu)
 
 
 def gristmill(folder: Path, s: int, batch: int, options: dict[str, Any]) -> Iterator[Any]:
@@ -174,7 +184,7 @@ def gpt_dataset(root: Path, folder: Path, s: int, batch: int) -> Callable[[], It
     class Words:
         eod = eos_id = eos = pad = 0
         vocab_size = VOCABULARY
-        unique_identifiers = MappingProxyType({"class": "words"})
+        unique_identifiers: ClassVar[dict[str, str]] = {"class": "words"}
 
     config = GPTDatasetConfig(
         random_seed=1,
@@ -319,7 +329,10 @@ def start(root: Path) -> None:
             )
             got = json.loads(ran.stdout)
             best = got if not best or got["ms"] < best["ms"] else best
-        print(f"  from row {resume:>13,}: first batch after {best['ms']:6.1f} ms, resident memory +{best['mb']:.1f} MB")
+        print(
+            f"  from row {resume:>13,}: first batch after {best['ms']:6.1f} ms ({best['cpu_ms']:.1f} of CPU), "
+            f"resident memory +{best['mb']:.1f} MB"
+        )
 
 
 def one_start(root: Path, resume: int) -> None:
@@ -327,7 +340,7 @@ def one_start(root: Path, resume: int) -> None:
     sources = {f"s{i:02d}": root / "sparse" / f"s{i:02d}" for i in range(SOURCES)}
     weights = {name: 1.0 + (i % 7) for i, name in enumerate(sources)}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     loader = Loader(
         sources, weights=weights, sequence_length=START_LENGTH, batch_size=8, seed=1, verify="never", prefetch=0
     )
@@ -336,7 +349,12 @@ def one_start(root: Path, resume: int) -> None:
         loader.load_state_dict({**state, "delivered": resume, "step": resume // 8})
     next(loader)
     ms = (time.perf_counter() - began) * 1000
-    print(json.dumps({"ms": ms, "mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}))
+    cpu_ms = (time.process_time() - cpu) * 1000
+    print(
+        json.dumps(
+            {"ms": ms, "cpu_ms": cpu_ms, "mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
+        )
+    )
 
 
 # ---- pacing, plans ------------------------------------------------------------------------------------------
@@ -362,11 +380,12 @@ def fit() -> None:
     """Print seconds and padding of a best-fit plan."""
     targets = np.maximum(np.random.default_rng(0).lognormal(6.2, 1.2, 10**7).astype(np.int64), 1)
     first = np.concatenate([np.zeros(1, np.int64), np.cumsum(targets[:-1] + 1)])
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), time.process_time()
     _, n, row = best_fit(first, targets, 4096)
-    seconds = time.perf_counter() - began
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     rows = int(row.max()) + 1
-    print(f"best fit of 10^7 documents at S = 4096: {seconds:.1f} s, padding {1 - n.sum() / (rows * 4096):.4%}")
+    padding = 1 - n.sum() / (rows * 4096)
+    print(f"best fit of 10^7 documents at S = 4096: {seconds:.1f} s ({cpu:.1f} s of one core), padding {padding:.4%}")
 
 
 if __name__ == "__main__":

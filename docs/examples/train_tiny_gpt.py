@@ -71,7 +71,7 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        print(f"{step:3d} {loss.item():.4f}", flush=True)
+        print(f"{step:3d} {loss.item():.4f}", flush=True)  # noqa: T201
         if given.state:
             torch.save({"model": model.state_dict(), "data": ranks[0].state_dict()}, given.state)
 
