@@ -16,8 +16,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.decontam.evals import EvalSet, Item, load_items
+from gristmill.stages.kernels import unicode as u
 from gristmill.stages.kernels.ngrams import Postings, Table, Tokens, build_table, tokenise, window_keys
 from gristmill.stages.kernels.views import text_view
+
+LEAST_WORDS = 3
+"""Different words that an n-gram needs: rows of numbers and repeated signs are in tables everywhere."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +126,7 @@ def _assemble(
         keep = (whole_E[found.entry] == bool(whole)) & ~generic[found.entry]
         if whole:
             keep &= found.position == 0
+        keep &= _telling(tokens, found, n)
         if ignored is not None:
             keep &= ~np.isin(found.key, window_keys(ignored, n, lone, window).key)
         found = _first_in_entry(found.where(keep))
@@ -144,6 +149,22 @@ def _need(tokens: Tokens, text: int, words: int, characters: int) -> int:
     """Return how many tokens `text` needs: it counts in characters where most of its tokens are such."""
     a, b = tokens.offsets_E1[text], tokens.offsets_E1[text + 1]
     return characters if 2 * int(tokens.lone_N[a:b].sum()) > b - a else words
+
+
+def _telling(tokens: Tokens, found: Postings, n: int) -> npt.NDArray[np.bool_]:
+    """Return which n-grams have at least `LEAST_WORDS` different tokens that are not plain numbers."""
+    numeric_C = np.isin(u.CATEGORY[tokens.code_C], [u.ND, u.NL, u.NO])
+    numbers_N1 = np.concatenate([[0], np.cumsum(numeric_C)])
+    sizes_N = np.diff(tokens.spell_N1)
+    word_N = np.diff(numbers_N1[tokens.spell_N1]) < sizes_N
+    telling = np.zeros(len(found.key), np.bool_)
+    hash_N = np.where(word_N, tokens.hash_N, np.uint64(0))
+    for start in range(0, len(found.key), 200_000):
+        rows = tokens.offsets_E1[found.entry[start : start + 200_000]] + found.position[start : start + 200_000]
+        window = np.sort(hash_N[rows[:, None] + np.arange(n)], axis=1)
+        distinct = (np.diff(window, axis=1) != 0).sum(axis=1) + (window[:, 0] != 0)
+        telling[start : start + 200_000] = distinct >= LEAST_WORDS
+    return telling
 
 
 def _first_in_entry(found: Postings) -> Postings:

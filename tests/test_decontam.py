@@ -130,6 +130,19 @@ def test_common_phrases_are_not_indexed(tmp_path: Path) -> None:
     assert items(ignoring.transform(document)) == [None]
 
 
+def test_rows_of_numbers_are_not_indexed(tmp_path: Path) -> None:
+    path = tmp_path / "matrix.jsonl"
+    table = "1 0 0 0 1 0 0 0 1 0 0 0 1 0 0 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14"
+    path.write_text(
+        json.dumps({"question": f"Which of these four matrices has the rank three in the end? {table}"}) + "\n"
+    )
+    stage = stages.create("decontaminate", evals=str(path))
+    out = stage.transform(
+        batch(table, "哈" * 40, f"the rank three in the end? {table}", "of these four matrices has " + table)
+    )
+    assert items(out) == [None, None, "0", None]
+
+
 def test_allow_list_and_thresholds_of_a_set(evals: str) -> None:
     def reasons(**options: Any) -> list[str | None]:
         stage = stages.create("decontaminate", evals=[{"path": evals, **options}])
