@@ -105,7 +105,8 @@ _LISTS = {
 
 _UNSPACED = ("zh", "ja", "th", "lo", "km", "my")
 _SAME = {
-    "cmn": "zh", "zho": "zh", "chi": "zh", "yue": "zh", "wuu": "zh", "lzh": "zh", "gan": "zh", "hak": "zh", "cjy": "zh", "hsn": "zh", "nan": "zh", "mnp": "zh", "cdo": "zh", "dzo": "bo", "dz": "bo",
+    "cmn": "zh", "zho": "zh", "chi": "zh", "yue": "zh", "wuu": "zh", "lzh": "zh", "gan": "zh", "hak": "zh",
+    "cjy": "zh", "hsn": "zh", "nan": "zh", "mnp": "zh", "cdo": "zh", "dzo": "bo", "dz": "bo",
     "zh-cn": "zh", "zh-tw": "zh", "zh-hans": "zh", "zh-hant": "zh", "jpn": "ja", "kor": "ko", "tha": "th",
     "lao": "lo", "khm": "km", "mya": "my", "bur": "my", "eng": "en", "deu": "de", "ger": "de", "fra": "fr",
     "fre": "fr", "spa": "es", "por": "pt", "ita": "it", "rus": "ru", "ukr": "uk", "bel": "be", "bul": "bg",

@@ -150,30 +150,31 @@ def number_grams(s: Any, n_places: Any) -> Any:
 
     Fills ``id_T`` (by index into the places), ``count_T`` and ``first_T`` (by number).
     """
+    slot_key_K, slot_id_K = s.slot_key_K, s.slot_id_K
+    gram_T, place_T, id_T, count_T, first_T = s.gram_T, s.place_T, s.id_T, s.count_T, s.first_T
     size = 16
     while size < 2 * n_places:
         size *= 2
     mask = np.int64(size - 1)
-    slot_id_K = s.slot_id_K
     for j in range(size):
         slot_id_K[j] = -1
     n_ids = 0
     for j in range(n_places):
-        key = s.gram_T[s.place_T[j]]
+        key = gram_T[place_T[j]]
         slot = np.int64((key * _MIX) >> np.uint64(32)) & mask
         while True:
-            found = s.slot_id_K[slot]
+            found = slot_id_K[slot]
             if found < 0:
-                s.slot_key_K[slot] = key
-                s.slot_id_K[slot] = n_ids
-                s.count_T[n_ids] = 1
-                s.first_T[n_ids] = s.place_T[j]
-                s.id_T[j] = n_ids
+                slot_key_K[slot] = key
+                slot_id_K[slot] = n_ids
+                count_T[n_ids] = 1
+                first_T[n_ids] = place_T[j]
+                id_T[j] = n_ids
                 n_ids += 1
                 break
-            if s.slot_key_K[slot] == key:
-                s.count_T[found] += 1
-                s.id_T[j] = found
+            if slot_key_K[slot] == key:
+                count_T[found] += 1
+                id_T[j] = found
                 break
             slot = (slot + 1) & mask
     return n_ids
@@ -182,11 +183,12 @@ def number_grams(s: Any, n_places: Any) -> Any:
 @njit(nogil=True, cache=True)
 def repeated_places(s: Any, n_places: Any, n_words: Any, n: Any) -> Any:
     """Keep the places whose n-gram occurs more than once and where an (n+1)-gram fits; return how many."""
+    place_T, id_T, count_T = s.place_T, s.id_T, s.count_T
     kept = 0
     for j in range(n_places):
-        place = s.place_T[j]
-        if s.count_T[s.id_T[j]] > 1 and place + n < n_words:
-            s.place_T[kept] = place
+        place = place_T[j]
+        if count_T[id_T[j]] > 1 and place + n < n_words:
+            place_T[kept] = place
             kept += 1
     return kept
 
@@ -205,25 +207,28 @@ def measure_grams(
     out_SD[k.S_STOP_SHARE, d] = 0.0
     if n_words == 0:
         return
-    s.chars_T1[0] = 0
+    hash_T, word_chars_T, chars_T1 = s.hash_T, s.word_chars_T, s.chars_T1
+    gram_T, place_T, id_T, count_T, first_T = s.gram_T, s.place_T, s.id_T, s.count_T, s.first_T
+    stop_index_PS, stop_key_PS = stop.stop_index_PS, stop.stop_key_PS
+    chars_T1[0] = 0
     for i in range(n_words):
-        s.chars_T1[i + 1] = s.chars_T1[i] + s.word_chars_T[i]
-        s.place_T[i] = i
-        s.gram_T[i] = s.hash_T[i] * _ORDER
+        chars_T1[i + 1] = chars_T1[i] + word_chars_T[i]
+        place_T[i] = i
+        gram_T[i] = hash_T[i] * _ORDER
     n_ids = number_grams(s, n_words)
     entropy = 0.0
     distinct: Any = np.uint64(0)
     distinct_high: Any = np.uint64(0)
     occurrences = 0
     for number in range(n_ids):
-        count = s.count_T[number]
+        count = count_T[number]
         if count > 1:
             entropy -= count * math.log2(count)
-        key = s.hash_T[s.first_T[number]]
+        key = hash_T[first_T[number]]
         slot = np.int64((key * _MIX) >> np.uint64(56))
-        while stop.stop_index_PS[profile, slot] >= 0:
-            if stop.stop_key_PS[profile, slot] == key:
-                index = stop.stop_index_PS[profile, slot]
+        while stop_index_PS[profile, slot] >= 0:
+            if stop_key_PS[profile, slot] == key:
+                index = stop_index_PS[profile, slot]
                 if index < 64:
                     distinct |= np.uint64(1) << np.uint64(index)
                 else:
@@ -246,32 +251,32 @@ def measure_grams(
         if n_words < n:
             break
         for j in range(n_places):
-            i = s.place_T[j]
+            i = place_T[j]
             # Order-dependent, with the word boundaries in it.
-            s.gram_T[i] = (s.gram_T[i] + s.hash_T[i + n - 1]) * _ORDER + np.uint64(n)
+            gram_T[i] = (gram_T[i] + hash_T[i + n - 1]) * _ORDER + np.uint64(n)
         n_ids = number_grams(s, n_places)
         if n <= 4:
             best = 1
             at = np.int32(0)
             for number in range(n_ids):
-                if s.count_T[number] > best:
-                    best = s.count_T[number]
-                    at = s.first_T[number]
+                if count_T[number] > best:
+                    best = count_T[number]
+                    at = first_T[number]
             if best > 1 or quirks:
-                chars = s.chars_T1[at + n] - s.chars_T1[at] + n - 1
+                chars = chars_T1[at + n] - chars_T1[at] + n - 1
                 out_SD[k.S_TOP_2 + n - 2, d] = chars * best / text_chars
         else:
             free = 0
             copied = np.int64(0)
             for j in range(n_places):
-                i = s.place_T[j]
+                i = place_T[j]
                 if i < free:
                     continue
-                number = s.id_T[j]
-                if s.first_T[number] >= 0:
-                    s.first_T[number] = -1  # the first one met; skipped ones do not count
+                number = id_T[j]
+                if first_T[number] >= 0:
+                    first_T[number] = -1  # the first one met; skipped ones do not count
                 else:
-                    copied += s.chars_T1[i + n] - s.chars_T1[i]
+                    copied += chars_T1[i + n] - chars_T1[i]
                     free = i + n
             out_SD[k.S_DUP_5 + n - 5, d] = copied / text_chars
         if n_places == 0:

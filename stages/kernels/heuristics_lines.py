@@ -297,6 +297,7 @@ def measure_lines(
     next_ZW = t.next_ZW
     byte_class = t.byte_class_256
     first_output = t.first_output
+    script_U, output_Z = t.script_U, t.output_Z
     one = np.uint64(1)
     for j in range(16):
         count_16[j] = 0
@@ -348,7 +349,7 @@ def measure_lines(
             else:
                 cp, n = u.decode(data_B, i)
                 if class_U[cp] <= k.C_MARK:
-                    script_256[t.script_U[cp]] += 1
+                    script_256[script_U[cp]] += 1
                 if cp == 0x2026:
                     ellipses += 1
             bits = marks_U[cp]
@@ -369,7 +370,7 @@ def measure_lines(
             for j in range(i, i + n):
                 state = np.int64(next_ZW[state, byte_class[data_B[j]]])
                 if state >= first_output:
-                    found = t.output_Z[state]
+                    found = output_Z[state]
                     mask |= found
                     if found & k.P_URL:
                         urls += 1

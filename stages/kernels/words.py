@@ -39,6 +39,7 @@ N_ACCUMULATORS = 8
 # Word classes: the Word_Break values 0..18, then the scripts that are written without spaces.
 WC_HAN, WC_HIRAGANA, WC_THAI, WC_KHMER, WC_MYANMAR = 19, 20, 21, 22, 23
 N_CLASSES = 24
+HAN_WORD = 255
 
 BREAK, JOIN, SKIP, MIDDLE_LETTER, MIDDLE_NUMBER, MIDDLE_EITHER, HEBREW_QUOTE, HEBREW_DOUBLE = 0, 1, 2, 3, 4, 5, 6, 7
 
@@ -196,13 +197,36 @@ def segment_unicode(
     """
     i = start
     one = np.uint64(1)
-    while i < end:
-        cp, n = u.decode(data_B, i)
-        c = word_class_U[cp]
-        flags = flags_U[cp]
-        h = np.uint64(cp) + one
+    # Words of a Han run that are still to be handed out: characters run_at .. run_end of han_S.
+    run_at = run_end = 0
+    while i < end or run_at < run_end:
         n_chars = 1
-        if c == u.WB_ALETTER or c == u.WB_NUMERIC or 7 < c < u.WB_ALETTER or c == u.WB_EXTENDNUMLET:
+        if run_at < run_end:
+            h = np.uint64(0)
+            stop = np.int64(han_next_S[run_at])
+            for j in range(run_at, stop):
+                h = h * BASE + np.uint64(han_S[j]) + one
+            n_chars = stop - run_at
+            run_at = stop
+            flags = np.uint8(FLAG_ALPHA | FLAG_WORD)
+            c = np.uint8(HAN_WORD)
+        else:
+            cp, n = u.decode(data_B, i)
+            c = word_class_U[cp]
+            flags = flags_U[cp]
+            h = np.uint64(cp) + one
+        # One call of emit at the end of the loop: with several, the compiler does not fold it in.
+        if c == HAN_WORD:
+            pass
+        elif c < u.WB_KATAKANA or u.WB_ALETTER < c < u.WB_NUMERIC or c == u.WB_WSEGSPACE:
+            # Not the start of a word: white space, a mark, a symbol. Numbers such as U+2460 are words by themselves.
+            i += n
+            if flags & (FLAG_SPACE | FLAG_WORD) == 0:
+                acc_A[A_TOKENS] += c != u.WB_EXTEND and c != u.WB_FORMAT and c != u.WB_ZWJ
+                continue
+            if flags & FLAG_SPACE:
+                continue
+        elif c < WC_HAN:
             i += n
             begin = i
             while i < end and c != u.WB_KATAKANA:
@@ -245,58 +269,42 @@ def segment_unicode(
                 h = h * BASE + np.uint64(cp) + one
                 n_chars += 1
                 i += n
-            is_word = flags & FLAG_WORD != 0
-            emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, is_word, is_word)
-        elif c >= WC_HAN:
-            if c == WC_HAN and not japanese:
-                i = segment_han(
-                    data_B, i, end, word_class_U, trie_edge_K, trie_first_F, trie_score_N,
-                    han_S, han_best_S, han_next_S,
-                )  # fmt: skip
-                # han_S holds the run; han_next_S[k] is where the word from character k ends.
-                n_run = han_next_S[len(han_S)]
-                k = 0
-                while k < n_run:
-                    stop = han_next_S[k]
-                    h = np.uint64(0)
-                    for j in range(k, stop):
-                        h = h * BASE + np.uint64(han_S[j]) + one
-                    emit(
-                        acc_A, lengths_257, t_hash_T, t_chars_T, h, stop - k,
-                        FLAG_ALPHA | FLAG_WORD, True, True,
-                    )  # fmt: skip
-                    k = stop
-            else:
+        elif c == WC_HAN and not japanese:
+            i = segment_han(
+                data_B, i, end, word_class_U, trie_edge_K, trie_first_F, trie_score_N,
+                han_S, han_best_S, han_next_S,
+            )  # fmt: skip
+            run_at = 0
+            run_end = han_next_S[len(han_S)]
+            continue
+        else:
+            previous = cp
+            i += n
+            longest = 2 if c == WC_HAN else (8 if c == WC_HIRAGANA else 32)
+            while i < end:
+                cp, n = u.decode(data_B, i)
+                c2 = word_class_U[cp]
+                if c2 != u.WB_EXTEND and c2 != u.WB_ZWJ and c2 != u.WB_FORMAT:
+                    if c2 != c or n_chars >= longest:
+                        break
+                    if c >= WC_THAI:
+                        following = np.int32(0)
+                        if c == WC_MYANMAR and i + n < end:
+                            following, _ = u.decode(data_B, i + n)
+                        if starts_unit(c, cp, previous, following):
+                            break
+                elif n_chars >= 64:
+                    break
+                flags |= flags_U[cp]
+                h = h * BASE + np.uint64(cp) + one
+                n_chars += 1
                 previous = cp
                 i += n
-                longest = 2 if c == WC_HAN else (8 if c == WC_HIRAGANA else 32)
-                while i < end:
-                    cp, n = u.decode(data_B, i)
-                    c2 = word_class_U[cp]
-                    if c2 != u.WB_EXTEND and c2 != u.WB_ZWJ and c2 != u.WB_FORMAT:
-                        if c2 != c or n_chars >= longest:
-                            break
-                        if c >= WC_THAI:
-                            following = np.int32(0)
-                            if c == WC_MYANMAR and i + n < end:
-                                following, _ = u.decode(data_B, i + n)
-                            if starts_unit(c, cp, previous, following):
-                                break
-                    elif n_chars >= 64:
-                        break
-                    flags |= flags_U[cp]
-                    h = h * BASE + np.uint64(cp) + one
-                    n_chars += 1
-                    previous = cp
-                    i += n
-                is_word = flags & FLAG_WORD != 0
-                emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, is_word, is_word)
+        if flags & FLAG_WORD:
+            emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, True, True)
         else:
-            i += n
-            skipped = c == u.WB_EXTEND or c == u.WB_FORMAT or c == u.WB_ZWJ
-            if not flags & FLAG_SPACE and not skipped:
-                is_word = flags & FLAG_WORD != 0
-                emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, 1, flags, is_word, is_word)
+            acc_A[A_TOKENS] += 1
+            acc_A[A_ALPHA] += flags & FLAG_ALPHA != 0
 
 
 @njit(nogil=True, cache=True)

@@ -689,39 +689,49 @@ def segment_spacy(
     spacy_U, special_key_H, special_cut_H, unit_key_N, joint_256x256 = x
     from_P, to_P, suffix_P = pieces_3xP[0], pieces_3xP[1], pieces_3xP[2]
     i = start
-    while i < end:
-        if data_B[i] == 32 or data_B[i] == 10:
-            i += 1
-            continue
-        letters, marks, h = easy_chunk(data_B, i, end, special_key_H)
-        if letters:
-            flags = np.uint8(0)
-            for j in range(i, i + letters):
-                flags |= flags_U[data_B[j]]
-            w.emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, letters, flags, True, True)
-            i += letters
-            if marks:
-                b = data_B[i]
-                w.emit(acc_A, lengths_257, t_hash_T, t_chars_T, np.uint64(b) + np.uint64(1), 1, flags_U[b], False, True)
-                i += 1
-            i += i < end
-            continue
-        a, i = next_chunk(data_B, i, end, spacy_U)
-        if a == i:
-            break
-        n = cut_chunk(
-            data_B, a, i, spacy_U, special_key_H, special_cut_H, unit_key_N, joint_256x256, from_P, to_P, suffix_P
-        )
-        for j in range(n):
-            at = from_P[j]
+    piece = n = 0
+    mark = np.int64(-1)
+    # One call of emit at the end of the loop: with several, the compiler does not fold it in.
+    while i < end or piece < n or mark >= 0:
+        if mark >= 0:
+            h = np.uint64(data_B[mark]) + np.uint64(1)
+            flags = flags_U[data_B[mark]]
+            n_chars = np.int64(1)
+            mark = np.int64(-1)
+        elif piece < n:
+            at = from_P[piece]
+            stop = to_P[piece]
+            piece += 1
             h = np.uint64(0)
-            n_chars = 0
+            n_chars = np.int64(0)
             flags = np.uint8(0)
-            while at < to_P[j]:
+            while at < stop:
                 cp, m = u.decode(data_B, at)
                 flags |= flags_U[cp]
                 h = h * w.BASE + np.uint64(cp) + np.uint64(1)
                 n_chars += 1
                 at += m
-            is_word = flags & w.FLAG_NOT_PUNCTUATION != 0
-            w.emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, is_word, True)
+        else:
+            if data_B[i] == 32 or data_B[i] == 10:
+                i += 1
+                continue
+            letters, marks, h = easy_chunk(data_B, i, end, special_key_H)
+            if letters == 0:
+                a, i = next_chunk(data_B, i, end, spacy_U)
+                piece = n = 0
+                if a < i:
+                    n = cut_chunk(
+                        data_B, a, i, spacy_U, special_key_H, special_cut_H, unit_key_N, joint_256x256,
+                        from_P, to_P, suffix_P,
+                    )  # fmt: skip
+                continue
+            flags = np.uint8(0)
+            for j in range(i, i + letters):
+                flags |= flags_U[data_B[j]]
+            n_chars = np.int64(letters)
+            i += letters
+            if marks:
+                mark = np.int64(i)
+                i += 1
+        is_word = flags & w.FLAG_NOT_PUNCTUATION != 0
+        w.emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, is_word, True)
