@@ -2,7 +2,7 @@
 
 Entries are the texts that are searched for: question and right answer in one run (so that n-grams across their
 boundary count), each wrong option, each passage, and short questions as a whole. An n-gram that more than
-`max_items` different items share is a common phrase and is not indexed. Memory: about 45 bytes an n-gram.
+`max_items` different items share is a common phrase and is not indexed. Memory: about 110 bytes an n-gram.
 """
 
 from __future__ import annotations
