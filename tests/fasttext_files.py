@@ -159,7 +159,8 @@ class TinyModel:
     def _tree(self, hidden: Any) -> dict[str, float]:
         nodes: list[Any] = list(range(len(self.labels)))
         weights = list(self.counts)
-        leaf, inner = len(self.labels) - 1, []
+        leaf = len(self.labels) - 1
+        inner: list[int] = []
         children: dict[int, tuple[int, int]] = {}
         for new in range(len(self.labels), 2 * len(self.labels) - 1):
             pair = []

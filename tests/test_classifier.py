@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from fasttext_files import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gristmill import stages
 from gristmill.stages.classifier.stage import pareto_draws
 from gristmill.stages.errors import ConfigError
-from fasttext_files import tiny
 
 TEXTS = ["hello the world", "der Hund", "中文", "", "привет\nx", "a a a </s> hidden"]
 

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from test_classifier import batch
 
 from gristmill import stages
 from gristmill.stages.classifier.report import auc, measure
 from gristmill.stages.classifier.train import TrainingOptions, _divide, _select, train
 from gristmill.stages.errors import ConfigError
-from test_classifier import batch
 
 SMALL = TrainingOptions(dim=4, bucket=1000, epochs=10, held_out=0.3, min_count=1, learning_rate=0.5)
 

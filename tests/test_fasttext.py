@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from fasttext_files import LABELS, VARIANTS, WORDS, tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,7 +18,6 @@ from gristmill.stages.fasttext_model import FastTextModel, _read, read_labels, r
 from gristmill.stages.kernels import fasttext, fasttext_labels
 from gristmill.stages.kernels.views import text_view
 from gristmill.stages.models import LID_176
-from fasttext_files import LABELS, VARIANTS, WORDS, tiny
 
 TEXTS = [
     "hello the world",

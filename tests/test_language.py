@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
+from fasttext_files import tiny
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,7 +20,6 @@ from gristmill.stages.kernels import language as kernel
 from gristmill.stages.kernels.unicode import SCRIPT_NAMES
 from gristmill.stages.kernels.views import text_view
 from gristmill.stages.language.scripts import SCRIPT_CODES
-from fasttext_files import tiny
 
 SAMPLES = {
     "en": "All human beings are born free and equal in dignity and rights.",

@@ -87,7 +87,7 @@ def _vector_add(widen: bool) -> Any:
     @intrinsic
     def add16(typing_context: Any, dest: Any, i: Any, source: Any, j: Any) -> Any:
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            from llvmlite import ir  # type: ignore[import-untyped]
+            from llvmlite import ir
 
             single = ir.VectorType(ir.FloatType(), LANES)
             wide = ir.VectorType(ir.DoubleType(), LANES) if widen else single
