@@ -116,7 +116,7 @@ class Artifact:
 
     @property
     def kind(self) -> str:
-        """``documents``, ``tokenizer``, ``shards`` …"""
+        """What it holds: documents, a tokenizer, shards or cards."""
         return self.manifest.kind
 
     @property

@@ -58,7 +58,7 @@ class Split:
 
 
 def plan_splits(inputs: Iterable[Artifact], parallelism: int, max_bytes: int = 64 << 20) -> list[Split]:
-    """Cut all parts into splits of at most `max_bytes` of text, at least about three a core, never below a row group."""
+    """Cut all parts into splits of at most `max_bytes` of text, about three a core or more, whole row groups each."""
     parts = [(artifact.root, part) for artifact in inputs for part in artifact.parts]
     total = sum(part.n_bytes for _, part in parts)
     target = max(1, min(max_bytes, total // max(1, 3 * parallelism)))

@@ -1,5 +1,7 @@
-"""Stages by name. Ours are listed here and imported on first use; others come from the entry-point group
-``gristmill.stages`` (name -> ``module:Class``).
+"""Stages by name.
+
+Ours are listed here and imported on first use; others come from the entry-point group ``gristmill.stages``
+(name -> ``module:Class``).
 """
 
 from __future__ import annotations
