@@ -70,7 +70,9 @@ def pipeline(corpus: Path, evals: list[str], work: Path) -> dict[str, Any]:
             "pii": {},
             "exact_dedup": {},
             "fuzzy_dedup": {},
-            "decontaminate": {"evals": evals} if evals else {"evals": [str(HERE.parent / "decontam/data/demo_eval.jsonl")]},
+            "decontaminate": {"evals": evals}
+            if evals
+            else {"evals": [str(HERE.parent / "decontam/data/demo_eval.jsonl")]},
             "tokenizer": {"vocab_size": 32_768},
             "pack": {},
         },
@@ -106,8 +108,10 @@ def main() -> None:
     work = given.keep or Path(tempfile.mkdtemp(prefix="gristmill-bench-"))
     console = Console()
     versions = ", ".join(f"{p} {version(p)}" for p in ("pyspark", "pyarrow", "numba", "numpy"))
-    print(f"machine: {platform.processor() or platform.machine()}, {given.cores} of {os.cpu_count()} cores, "
-          f"{psutil.virtual_memory().total / 2**30:.0f} GiB; Python {platform.python_version()}, {versions}")
+    print(
+        f"machine: {platform.processor() or platform.machine()}, {given.cores} of {os.cpu_count()} cores, "
+        f"{psutil.virtual_memory().total / 2**30:.0f} GiB; Python {platform.python_version()}, {versions}"
+    )
     planned = plan(config.build(pipeline(given.corpus, [str(Path(e).resolve()) for e in given.evals], work)))
     runtime.session("end_to_end", f"local[{given.cores}]", planned.pipeline.spark)
     memory = PeakMemory()
@@ -128,13 +132,21 @@ def main() -> None:
     if given.peer_python:
         target = work / "peer"
         sample_bytes = sample(given.corpus, target / "in", int(given.sample_mb * 1e6))
-        command = [given.peer_python, str(HERE / "peers/datatrove_chain.py"), str(target / "in"), str(target / "work"), str(given.cores)]
+        command = [
+            given.peer_python,
+            str(HERE / "peers/datatrove_chain.py"),
+            str(target / "in"),
+            str(target / "work"),
+            str(given.cores),
+        ]
         got = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
         peer_seconds = sum(got["seconds"].values())
         ours = sum(d.seconds for d in result.units if any(n.name in CHAIN for n in d.unit.nodes))
         our_rate, peer_rate = n_bytes / 1e6 / ours, sample_bytes / 1e6 / peer_seconds
         steps = ", ".join(f"{k} {v:.1f} s" for k, v in got["seconds"].items())
-        print(f"\ndatatrove {got['version']}: filters + PII + MinHash on {sample_bytes / 1e6:.1f} MB: {peer_rate:.3f} MB/s ({steps})")
+        print(
+            f"\ndatatrove {got['version']}: filters + PII + MinHash on {sample_bytes / 1e6:.1f} MB: {peer_rate:.3f} MB/s ({steps})"
+        )
         print(f"gristmill: language + filters + PII + fuzzy dedup: {our_rate:.1f} MB/s")
         print(f"ratio: {our_rate / peer_rate:.0f}x for the chain (bar: 30x)")
     if not given.keep:

@@ -1,6 +1,6 @@
 """Spark job: remove lines that many documents share.
 
-    spark-submit jobs/dedup_lines.py PIPELINE.yaml [--stage NODE] [--output DIR] [--set stage.key=value]
+spark-submit jobs/dedup_lines.py PIPELINE.yaml [--stage NODE] [--output DIR] [--set stage.key=value]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Spark job: remove repeated spans.
 
-    spark-submit jobs/dedup_spans.py PIPELINE.yaml [--stage NODE] [--output DIR] [--set stage.key=value]
+spark-submit jobs/dedup_spans.py PIPELINE.yaml [--stage NODE] [--output DIR] [--set stage.key=value]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Spark job: keep one document a URL, the latest.
 
-    spark-submit jobs/dedup_urls.py PIPELINE.yaml [--stage NODE] [--output DIR] [--set stage.key=value]
+spark-submit jobs/dedup_urls.py PIPELINE.yaml [--stage NODE] [--output DIR] [--set stage.key=value]
 """
 
 from __future__ import annotations

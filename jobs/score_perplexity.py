@@ -1,6 +1,6 @@
 """Spark job: score documents with a KenLM model.
 
-    spark-submit jobs/score_perplexity.py PIPELINE.yaml [--stage NODE] [--output DIR] [--set stage.key=value]
+spark-submit jobs/score_perplexity.py PIPELINE.yaml [--stage NODE] [--output DIR] [--set stage.key=value]
 """
 
 from __future__ import annotations

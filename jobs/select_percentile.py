@@ -1,6 +1,6 @@
 """Spark job: keep the best share of the documents by a score.
 
-    spark-submit jobs/select_percentile.py PIPELINE.yaml [--stage NODE] [--output DIR] [--set stage.key=value]
+spark-submit jobs/select_percentile.py PIPELINE.yaml [--stage NODE] [--output DIR] [--set stage.key=value]
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """datatrove's filters and MinHash deduplication on a folder of JSON Lines, timed; run by an environment that has it.
 
-    python datatrove_chain.py INPUT_DIR WORK_DIR WORKERS -> one JSON line {"seconds": {...}, "version": ...}
+python datatrove_chain.py INPUT_DIR WORK_DIR WORKERS -> one JSON line {"seconds": {...}, "version": ...}
 """
 
 import json
@@ -14,7 +14,12 @@ from pathlib import Path
 from datatrove.executor import LocalPipelineExecutor
 from datatrove.pipeline.dedup import MinhashDedupBuckets, MinhashDedupCluster, MinhashDedupFilter, MinhashDedupSignature
 from datatrove.pipeline.dedup.minhash import MinhashConfig
-from datatrove.pipeline.filters import C4QualityFilter, FineWebQualityFilter, GopherQualityFilter, GopherRepetitionFilter
+from datatrove.pipeline.filters import (
+    C4QualityFilter,
+    FineWebQualityFilter,
+    GopherQualityFilter,
+    GopherRepetitionFilter,
+)
 from datatrove.pipeline.formatters import PIIFormatter
 from datatrove.pipeline.readers import JsonlReader
 from datatrove.pipeline.writers import JsonlWriter
