@@ -127,9 +127,9 @@ def main() -> int:
             "spark.eventLog.compress": "false",
         }
         spark = runtime.session("scale", options.master, conf)
-        print(
-            f"{'rows':>12} {'seconds':>8} {'CPU s':>7} {'shuffled MB':>12} {'B/row':>7} {'rounds':>6} {'driver MiB':>9}"
-        )
+        heads = [("rows", 12), ("seconds", 8), ("CPU s", 7), ("shuffled MB", 12), ("B/row", 7), ("rounds", 6)]
+        heads += [("driver MiB", 10)]
+        print(" ".join(f"{name:>{width}}" for name, width in heads) + "  labels")
         before = 0
         for n in sizes:
             work = str(Path(scratch) / f"work-{n}")
@@ -149,7 +149,7 @@ def main() -> int:
             wrong |= not right
             print(
                 f"{n:>12,} {seconds:>8.1f} {cpu:>7.1f} {(after - before) / 1e6:>12,.0f} {(after - before) / n:>7.0f} "
-                f"{len(rounds) - 1:>6} {peak:>9,}  {'right' if right else 'WRONG'}",
+                f"{len(rounds) - 1:>6} {peak:>10,}  {'right' if right else 'WRONG'}",
                 flush=True,
             )
             measured.append((n, seconds, cpu, after - before))

@@ -18,13 +18,6 @@ from gristmill.stages.kernels import unicode
 from gristmill.stages.kernels.shingles import normal_table
 from gristmill.stages.kernels.textkey import exact_keys, squeeze_spaces
 from gristmill.stages.kernels.views import text_array, text_view
-from gristmill.stages.runtime import session
-
-
-@pytest.fixture(scope="module")
-def spark():
-    return session("test", "local[2]")
-
 
 DOCUMENTS = [
     {"id": "b", "text": "same text", "source": "web"},
@@ -45,7 +38,7 @@ DOCUMENTS = [
     ("options", "expected"),
     [
         ({}, {"b": "a", "h": "g"}),
-        ({"normalize": "spaces", "prefer": ()}, {"b": "a", "c": "a", "h": "g"}),
+        pytest.param({"normalize": "spaces", "prefer": ()}, {"b": "a", "c": "a", "h": "g"}, marks=pytest.mark.slow),
         ({"normalize": "units", "prefer": ()}, {"b": "a", "c": "a", "d": "a", "h": "g", "k": "j"}),
         ({"normalize": "units", "source_priority": ("wiki",)}, {"a": "d", "b": "d", "c": "d", "h": "g", "j": "k"}),
     ],

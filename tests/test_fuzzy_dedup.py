@@ -16,14 +16,8 @@ from gristmill.stages.errors import ConfigError
 from gristmill.stages.fuzzy_dedup import FuzzyDedup
 from gristmill.stages.kernels.jaccard import similarities
 from gristmill.stages.kernels.views import text_view
-from gristmill.stages.runtime import session
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmn" for b in "aeiou" for c in "rstv"]
-
-
-@pytest.fixture(scope="module")
-def spark():
-    return session("test", "local[2]")
 
 
 def _sentence(rng, n):
@@ -111,7 +105,9 @@ def test_removals_equal_the_sequential_oracle(spark, tmp_path, expected):
     assert {row["reason_threshold"] for row in rejected(outcome)} == {0.8}
 
 
-@pytest.mark.parametrize("n_parts", [7, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "n_parts", [2, pytest.param(7, marks=pytest.mark.slow), pytest.param(64, marks=pytest.mark.slow)]
+)
 def test_rounds_on_spark_and_file_layout_change_nothing(spark, tmp_path, expected, n_parts):
     documents = designed()
     random.Random(n_parts).shuffle(documents)

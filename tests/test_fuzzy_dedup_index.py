@@ -9,14 +9,8 @@ from dedup_corpus import kept_ids, make_artifact, removed, run_stage
 
 from gristmill.stages.errors import ConfigError
 from gristmill.stages.fuzzy_dedup import FuzzyDedup
-from gristmill.stages.runtime import session
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklmn" for b in "aeiou" for c in "rstv"]
-
-
-@pytest.fixture(scope="module")
-def spark():
-    return session("test", "local[2]")
 
 
 def crawls(seed: int, n_crawls: int = 3):

@@ -15,12 +15,6 @@ from gristmill.stages.kernels.lines import split_pieces, strip_pieces
 from gristmill.stages.kernels.shingles import normal_table
 from gristmill.stages.kernels.views import text_array, text_view
 from gristmill.stages.line_dedup import LineDedup
-from gristmill.stages.runtime import session
-
-
-@pytest.fixture(scope="module")
-def spark():
-    return session("test", "local[2]")
 
 
 def texts_of(outcome):

@@ -16,7 +16,6 @@ from gristmill.stages.kernels import unicode
 from gristmill.stages.kernels.shingles import normal_table
 from gristmill.stages.kernels.spans import anchors, cut_spans
 from gristmill.stages.kernels.views import text_array, text_view
-from gristmill.stages.runtime import session
 from gristmill.stages.span_dedup import SpanDedup
 
 NORM = normal_table(digits_alike=False)
@@ -70,7 +69,7 @@ def test_cutting_leaves_valid_text_and_touches_no_original(texts, salt, sentence
 
 
 @pytest.mark.parametrize("n_parts", [1, pytest.param(4, marks=pytest.mark.slow)])
-def test_one_copy_of_a_span_stays(tmp_path, n_parts):
+def test_one_copy_of_a_span_stays(spark, tmp_path, n_parts):
     shared = words(1, 120)
     documents = [
         {"id": "a", "text": " ".join(words(2, 30) + shared + words(3, 30))},
@@ -80,7 +79,7 @@ def test_one_copy_of_a_span_stays(tmp_path, n_parts):
         {"id": "e", "text": " ".join(words(7, 20) + words(8, 70) + words(9, 20) + words(8, 70))},
     ]
     stage = SpanDedup.build(prefer=())
-    outcome = run_stage(session("test", "local[2]"), stage, make_artifact(tmp_path, documents, n_parts))
+    outcome = run_stage(spark, stage, make_artifact(tmp_path, documents, n_parts))
     texts = texts_of(outcome)
     assert texts["a"] == documents[0]["text"] and texts["c"] == documents[2]["text"]
     assert texts["d"] == documents[3]["text"], "shorter than a window"

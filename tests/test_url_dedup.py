@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from gristmill.stages.kernels.urls import TRACKING, canonical_urls, parameter_hashes
 from gristmill.stages.kernels.views import text_array, text_view
-from gristmill.stages.runtime import session
 from gristmill.stages.url_dedup import UrlDedup
 
 DROPPED = parameter_hashes(TRACKING)
@@ -57,7 +56,7 @@ def test_any_text_is_taken_and_repeating_changes_nothing_more(urls):
     assert [canonical(url)[0] for url in urls] == first
 
 
-def test_latest_document_of_a_page_is_kept(tmp_path):
+def test_latest_document_of_a_page_is_kept(spark, tmp_path):
     documents = [
         {"id": "old", "text": "a", "url": "http://www.example.org/x", "date": "2023-01-05"},
         {"id": "new", "text": "b", "url": "https://example.org/x/?utm_source=n", "date": "2024-02-01"},
@@ -67,5 +66,5 @@ def test_latest_document_of_a_page_is_kept(tmp_path):
         {"id": "none2", "text": "f", "url": ""},
     ]
     artifact = make_artifact(tmp_path, documents, 2)
-    outcome = run_stage(session("test", "local[2]"), UrlDedup.build(), artifact)
+    outcome = run_stage(spark, UrlDedup.build(), artifact)
     assert {id_: kept for id_, (kept, _) in removed(outcome).items()} == {"old": "new", "undated": "new"}
