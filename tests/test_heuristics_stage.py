@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from gristmill.stages.errors import ConfigError
 from gristmill.stages.heuristics import PRESET_NAMES, Heuristics, preset
-from gristmill.stages.heuristics.signals import SIGNALS
+from gristmill.stages.heuristics.signals import SIGNALS, markdown
 from gristmill.stages.kernels import heuristics_layout as layout
 
 GOOD = (
@@ -131,3 +132,7 @@ def test_only_presets_with_a_line_filter_edit():
 
 def test_preset_groups_are_in_source_order():
     assert preset("fineweb").groups() == ("empty", "gopher_repetition", "gopher_quality", "c4", "fineweb_quality")
+
+
+def test_the_documented_table_is_the_code():
+    assert (Path(__file__).parents[1] / "docs" / "signals.md").read_text("utf-8") == markdown()

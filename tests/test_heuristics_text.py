@@ -32,7 +32,7 @@ GOLDEN = {
     "web": ["few_function_words", "short_words", "repeated_paragraphs", "short_words"],
     "gopher": [
         "gopher_enough_stop_words",
-        "gopher_enough_stop_words",
+        "gopher_below_avg_threshold",
         "gopher_dup_para_frac",
         "gopher_below_avg_threshold",
     ],

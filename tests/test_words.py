@@ -15,6 +15,7 @@ from gristmill.stages.kernels import words as w
 from gristmill.stages.kernels import words_chinese as zh
 from gristmill.stages.kernels import words_spacy as sp
 from gristmill.stages.kernels.heuristics import word_hash
+from gristmill.stages.kernels.words_spacy_tables import spacy_tables
 
 TABLES = w.word_tables()
 ALPHABET = "ab Z9_.,:;'\"’·-\n\r\té\u0301\u200d\u00adאב״かカー中文ไทย한й،٣😀#🇩🇪\u200b"
@@ -44,7 +45,7 @@ def assert_words(text, words, **options):
 
 
 def spacy(text):
-    tables, pieces = sp.spacy_tables(), np.empty((3, sp.MAX_PIECES), np.int64)
+    tables, pieces = spacy_tables(), np.empty((3, sp.MAX_PIECES), np.int64)
     data_B = np.frombuffer(text.encode(), np.uint8)
     out, i = [], 0
     while True:
@@ -239,7 +240,7 @@ def test_spacy_tokens_of_probes(text, tokens):
 
 
 def test_spacy_sentences_open_after_a_mark_or_extra_white_space():
-    tables, pieces = sp.spacy_tables(), np.empty((3, sp.MAX_PIECES), np.int64)
+    tables, pieces = spacy_tables(), np.empty((3, sp.MAX_PIECES), np.int64)
     for text, n in [
         ("One. Two! Three?", 3), ("One.) Two", 2), ("Mr. Smith", 1), ("", 0), ("a... b", 1), ("Done.  :-)", 2),
         ("Done. :-)", 1), ("1.5 is one. Yes", 2), ("你好。再见。", 1), ("a b c", 1),

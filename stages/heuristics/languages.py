@@ -6,7 +6,7 @@ Thai, Lao, Khmer and Burmese entries are single orthographic units, Japanese one
 cuts them.
 """
 
-# ruff: noqa: N815 (array names carry their shapes)
+# ruff: noqa: N815 (array names carry shapes; kernels are written as they compile)
 
 from __future__ import annotations
 

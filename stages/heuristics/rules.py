@@ -5,7 +5,7 @@ Rules are held in order and the first that rejects names the reason. Everything 
 that the stage has stored, so that a threshold can be tried on a finished run in milliseconds.
 """
 
-# ruff: noqa: N815 (array names carry their shapes)
+# ruff: noqa: N815 (array names carry shapes; kernels are written as they compile)
 
 from __future__ import annotations
 

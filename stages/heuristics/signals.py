@@ -117,3 +117,21 @@ SIGNALS: tuple[Signal, ...] = (
 )  # fmt: skip
 
 SIGNAL_INDEX = {signal.name: index for index, signal in enumerate(SIGNALS)}
+
+
+def markdown() -> str:
+    """Return ``docs/signals.md``."""
+    rows = [
+        "# Signals of the heuristics stage",
+        "",
+        "Made by `python -m gristmill.stages.heuristics.signals`. Each is a column with the prefix `h_`.",
+        "",
+        "| signal | type | unit | meaning | source |",
+        "|---|---|---|---|---|",
+        *(f"| `{s.name}` | {s.type} | {s.unit} | {s.meaning} | {s.source} |" for s in SIGNALS),
+    ]
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")  # noqa: T201

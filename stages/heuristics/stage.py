@@ -31,7 +31,7 @@ from gristmill.stages.kernels import unicode as u
 from gristmill.stages.kernels import words as w
 from gristmill.stages.kernels.views import text_array, text_view
 from gristmill.stages.kernels.words_chinese import empty_trie, load_trie
-from gristmill.stages.kernels.words_spacy import spacy_tables
+from gristmill.stages.kernels.words_spacy_tables import spacy_tables
 
 Thresholds = dict[str, float | dict[str, float | None] | None]
 LANGUAGE_FROM_COLUMN = "h_rule_language_from"

@@ -13,7 +13,7 @@ Legend: as in `words` and `heuristics_lines`; ``id_T`` int32 n-gram number by po
 int64 prefix sums of word lengths; ``slot_key_K``, ``slot_id_K`` hash table.
 """
 
-# ruff: noqa: N815 (array names carry their shapes)
+# ruff: noqa: N815 (array names carry shapes; kernels are written as they compile)
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from gristmill.stages.kernels import heuristics_layout as k
 from gristmill.stages.kernels import heuristics_lines as lines
 from gristmill.stages.kernels import unicode as u
 from gristmill.stages.kernels import words as w
+from gristmill.stages.kernels.heuristics_bytes import clear
 from gristmill.stages.kernels.words_chinese import MAX_RUN
 from gristmill.stages.kernels.words_spacy import MAX_PIECES, segment_spacy
 
@@ -288,7 +289,7 @@ def measure_grams(
 def words_removed(data_B: Any, mode: Any, japanese: Any, t: Any, r: Any, s: Any) -> Any:
     """Return the number of words in the pieces that the line filter dropped."""
     acc_A = s.removed_acc_A
-    lines.clear(acc_A, len(acc_A))
+    clear(acc_A, len(acc_A))
     nothing = s.hash_T[:0]
     no_chars = s.word_chars_T[:0]
     for j in range(s.info_I[lines.I_N_REMOVED]):
@@ -310,8 +311,8 @@ def measure_words(
     t: Any, r: Any, x: Any, s: Any, out_SD: Any,
 ) -> None:  # fmt: skip
     """Fill the word and n-gram signals of document `d`; the line pass has been made."""
-    lines.clear(s.acc_A, len(s.acc_A))
-    lines.clear(s.lengths_257, 257)
+    clear(s.acc_A, len(s.acc_A))
+    clear(s.lengths_257, 257)
     japanese = han == w.HAN_JAPANESE
     if mode == WORDS_SPACY:
         segment_spacy(
@@ -379,7 +380,8 @@ def measure_batch(
             end = offsets_D1[d + 1]
             lines.measure_lines(
                 data_B, start, end, d, quirks, t, s.line_key_K, s.line_state_K, s.count_16, s.script_256,
-                out_SD, s.info_I, x, s.pieces_3xP, edit, options, min_line_words, edited_B, at, removed_RD, s.removed_2xM,
+                out_SD, s.info_I, x, s.pieces_3xP, edit, options, min_line_words,
+                edited_B, at, removed_RD, s.removed_2xM,
             )  # fmt: skip
             changed_D[d] = s.info_I[lines.I_CHANGED] != 0
             if edit:
@@ -391,5 +393,6 @@ def measure_batch(
                     profile_D[d] = r.script_profile_256[u.SCRIPT_HIRAGANA]
             if mode != WORDS_NONE:
                 profile = profile_D[d]
-                measure_words(data_B, start, end, d, mode, quirks, r.han_P[profile], profile, grams, t, r, x, s, out_SD)
+                han = r.han_P[profile]
+                measure_words(data_B, start, end, d, mode, quirks, han, profile, grams, t, r, x, s, out_SD)
         edited_offsets_D1[d + 1] = at
