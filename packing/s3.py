@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import http.client
 import os
 import threading
 import time
 import urllib.parse
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from gristmill.packing.errors import ShardMissingError, ShardReadError, problem
 
@@ -23,7 +23,7 @@ _EMPTY = hashlib.sha256(b"").hexdigest()
 _local = threading.local()
 
 
-class _Connections(dict[tuple[str, bool, int], http.client.HTTPConnection]):
+class _Connections(dict[tuple[str, bool, int], Any]):
     """A thread's open connections; they are closed when the thread ends."""
 
     def __del__(self) -> None:
@@ -77,13 +77,15 @@ class Remote:
         Raises:
             ShardMissingError: no such file. ShardReadError: it kept failing; says where and how.
         """
+        from http.client import HTTPException  # 20 ms that only remote shards should cost
+
         failure = ""
         for attempt in range(self.retries + 1):
             if attempt:
                 time.sleep(min(0.05 * 2**attempt, 5.0))
             try:
                 status, body = self._get(name, start, n_bytes)
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, HTTPException) as error:
                 failure = f"{type(error).__name__}: {error}"
                 self._drop()
                 continue
@@ -122,13 +124,15 @@ class Remote:
             body = body[start : start + n_bytes]
         return response.status, body
 
-    def _connection(self) -> http.client.HTTPConnection:
+    def _connection(self) -> Any:
+        from http.client import HTTPConnection, HTTPSConnection
+
         held: _Connections | None = getattr(_local, "held", None)
         if held is None:
             held = _local.held = _Connections()
         key = (self._host, self._secure, os.getpid())
         if key not in held:
-            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            kind = HTTPSConnection if self._secure else HTTPConnection
             held[key] = kind(self._host, timeout=self.timeout)
         return held[key]
 
