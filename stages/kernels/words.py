@@ -13,7 +13,7 @@ Legend: ``data_B`` uint8 valid UTF-8; ``word_class_U`` and ``flags_U`` uint8 by 
 ``t_hash_T`` uint64 and ``t_chars_T`` int32: the stored words.
 """
 
-# ruff: noqa: N815, PLR1714, PLR1730 (array names carry shapes; kernels are written as they compile)
+# ruff: noqa: N815, PLR1730 (array names carry shapes; kernels are written as they compile)
 
 from __future__ import annotations
 

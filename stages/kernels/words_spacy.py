@@ -8,8 +8,6 @@ to differ is in ``docs/parity.md``. A chunk of more than 1,024 affixes or tokens
 Legend: ``data_B`` uint8 UTF-8; ``flags_U`` uint8 by code point; the rest in `words_spacy_tables`.
 """
 
-# ruff: noqa: PLR1714 (array names carry shapes; kernels are written as they compile)
-
 from __future__ import annotations
 
 from typing import Any
