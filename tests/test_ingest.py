@@ -153,6 +153,7 @@ def test_fields_are_mapped_and_the_rest_is_carried_verbatim(run_pipeline: Run, t
         "when": "2024-02-03",
         "n": 5,
         "tags": ["a", "é"],
+        "url": "https://example.org/a",
     }
     write_jsonl(tmp_path / "in" / "a.jsonl", [row])
     art = run_pipeline(
@@ -167,6 +168,7 @@ def test_fields_are_mapped_and_the_rest_is_carried_verbatim(run_pipeline: Run, t
     )["web"]
     (doc,) = documents(art)
     assert (doc["id"], doc["source"], str(doc["when"]), doc["n"]) == ("77", "s1", "2024-02-03", 5)
+    assert doc["url"] == "https://example.org/a"
     assert json.loads(doc["metadata"]) == {"doc": {"uuid": 77, "more": 1}, "tags": ["a", "é"]}
 
 

@@ -110,15 +110,15 @@ class Ingest(SourceStage):
         return [[f.name, f.n_bytes, f.mtime_ns] for f in self.inputs(node)]
 
     def _paths(self, node: str) -> dict[str, str]:
-        """Column -> field. The text must be somewhere, id and source need not."""
-        unknown = [c for c in self.fields if c not in ("text", "id", "source") and c not in self.columns]
+        """Column -> field. The text must be somewhere, id, source and url need not."""
+        known = ["text", "id", "source", "url", *self.columns]
+        unknown = [c for c in self.fields if c not in known]
         if unknown:
-            known = ["text", "id", "source", *self.columns]
             raise ConfigError(
                 f"{node}.fields.{unknown[0]}: no such column; declare it with its type in {node}.columns."
                 f"{nearest(unknown[0], known)}"
             )
-        names = {"text": "text", "id": "id"} | {c: c for c in self.columns} | self.fields
+        names = {"text": "text", "id": "id", "url": "url"} | {c: c for c in self.columns} | self.fields
         return dict(sorted(names.items()))
 
     def document_schema(self, node: str) -> pa.Schema:
@@ -133,6 +133,8 @@ class Ingest(SourceStage):
         for column, kind in self.columns.items():
             fields[column] = pa.field(column, TYPES[kind])
         formats = {f.format for f in files}
+        if "jsonl" in formats:
+            fields.setdefault("url", pa.field("url", pa.string()))
         if "jsonl" in formats and self.rest == "keep":
             fields.setdefault(jsonl.REST, pa.field(jsonl.REST, pa.string()))
         first = next((f for f in files if f.format == "parquet"), None)
@@ -143,6 +145,8 @@ class Ingest(SourceStage):
                 have = None
             if have is not None:
                 self._check_parquet(node, first, have, paths)
+                if paths["url"].partition(".")[0] in have.names:
+                    fields.setdefault("url", pa.field("url", pa.string()))
                 if self.rest == "keep":
                     used = {p.partition(".")[0] for p in paths.values()}
                     for f in have:
