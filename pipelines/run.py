@@ -83,7 +83,7 @@ def _alone(root: str) -> Iterator[None]:
         return
     path = Path(root.removeprefix("file://")) / ".lock"
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as stream:
+    with path.open("a") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

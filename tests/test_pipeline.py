@@ -292,7 +292,7 @@ def test_fused_and_separate_passes_give_the_same_artifact(run_pipeline: Run, tmp
     write_jsonl(tmp_path / "in" / "a.jsonl", corpus(200))
     stages = {
         "web": {"stage": "ingest", "path": str(tmp_path / "in")},
-        "first": {"stage": "pii", "action": {"email": "mask"}},
+        "first": {"stage": "pii", "ip": "off"},
         "second": {"stage": "heuristics", "max_removed": 1.0},
     }
     fused = run_pipeline(stages, tmp_path / "fused")
