@@ -46,6 +46,7 @@ class PeakMemory(threading.Thread):
         self.stop = threading.Event()
 
     def run(self) -> None:
+        """Sample until told to stop."""
         me = psutil.Process()
         while not self.stop.wait(0.5):
             total = 0

@@ -120,7 +120,11 @@ def test_the_command_line_says_what_is_wrong_and_exits_2_before_spark_starts(
     setting: str, word: str, corpus: str, tmp_path: Path
 ) -> None:
     file = tmp_path / "p.yaml"
-    file.write_text(yaml.safe_dump({"stages": {"web": {"stage": "ingest", "path": corpus}, "pii": {"inputs": "web"}}}, sort_keys=False))
+    file.write_text(
+        yaml.safe_dump(
+            {"stages": {"web": {"stage": "ingest", "path": corpus}, "pii": {"inputs": "web"}}}, sort_keys=False
+        )
+    )
     arguments = ["gristmill", "run", str(file), "--output", str(tmp_path / "out"), "--set", setting]
     code = f"""
 import sys

@@ -80,7 +80,11 @@ def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_plan_inspect_and_export_show_what_is_there(run_pipeline: Run, tmp_path: Path) -> None:
     write_jsonl(tmp_path / "in" / "a.jsonl", corpus(60))
     file = tmp_path / "p.yaml"
-    file.write_text(yaml.safe_dump({"name": "t", "output": str(tmp_path / "out"), "stages": stages(tmp_path / "in")}, sort_keys=False))
+    file.write_text(
+        yaml.safe_dump(
+            {"name": "t", "output": str(tmp_path / "out"), "stages": stages(tmp_path / "in")}, sort_keys=False
+        )
+    )
     before = cli("plan", str(file))
     assert before.returncode == 0
     assert before.stdout.count("to run") == 3

@@ -64,9 +64,7 @@ def test_imports_go_one_way(path: str) -> None:
         elif package == "packing" and path not in ("packing/torch.py", "packing/jax.py"):
             assert top == "numpy" or top in sys.stdlib_module_names, f"{path} may not import {name}"
         elif package == "stages/kernels":
-            allowed_top = (
-                {"numpy", "numba", "llvmlite", "pyarrow"} | ({"regex"} if "generate" in path else set())
-            )
+            allowed_top = {"numpy", "numba", "llvmlite", "pyarrow"} | ({"regex"} if "generate" in path else set())
             assert top in allowed_top or top in sys.stdlib_module_names, f"{path} may not import {name}"
 
 
@@ -84,14 +82,10 @@ class Block:
         if name.split('.')[0] in {blocked!r}:
             raise ImportError(name + ' is blocked')
 sys.meta_path.insert(0, Block())
-import numpy, time
-start = time.perf_counter()
 import gristmill.packing
-print(time.perf_counter() - start)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) < 1.0
 
 
 def test_jobs_are_thin_and_named_verb_noun() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import struct
-import subprocess
-import sys
 import zlib
 from pathlib import Path
 
@@ -283,21 +281,3 @@ def test_string_columns_may_begin_inside_their_buffer(tmp_path: Path) -> None:
     assert [table.string("id", i) for i in range(3)] == ["ab", "", "cde"]
     assert table.find_string("id", "") == [1]
     assert table.find_string("id", "cd") == []
-
-
-def test_import_needs_numpy_only_and_is_quick() -> None:
-    code = """
-import sys, time, numpy
-class Block:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"pyspark","py4j","numba","tokenizers","pyarrow","torch","pydantic"}:
-            raise ImportError(name)
-sys.meta_path.insert(0, Block())
-before = time.perf_counter()
-import gristmill.packing
-print((time.perf_counter() - before) * 1000)
-"""
-    times = [
-        float(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout) for _ in range(3)
-    ]
-    assert min(times) < 150

@@ -128,9 +128,7 @@ def test_invalid_utf8_comes_back_too(raw: bytes) -> None:
 def test_a_slice_of_a_batch_encodes_as_its_documents() -> None:
     offsets, data = batch(TEXTS)
     tokens, token_offsets = Encoder(model()).encode_batch(offsets[3:7], data)
-    assert [tokens[a:b].tolist() for a, b in pairwise(token_offsets)] == rows(
-        Encoder(model()), TEXTS[3:6]
-    )
+    assert [tokens[a:b].tolist() for a, b in pairwise(token_offsets)] == rows(Encoder(model()), TEXTS[3:6])
 
 
 def test_special_text_in_a_document_is_never_the_special_token() -> None:

@@ -84,6 +84,7 @@ def sample_documents() -> pa.RecordBatch:
     """Return two small documents, to compile kernels on."""
     return pa.RecordBatch.from_pydict(
         {
+            "n_bytes": pa.array([27, 24], pa.int64()),
             "row": pa.array([0, 1], pa.int64()),
             "id": ["a", "b"],
             "source": ["s", "s"],

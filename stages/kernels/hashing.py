@@ -50,7 +50,7 @@ def _loader(bits: int) -> Any:
         signature = types.uint64(data_B, types.int64)
 
         def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-            from llvmlite import ir  # type: ignore[import-untyped]
+            from llvmlite import ir
 
             array = context.make_array(sig.args[0])(context, builder, args[0])
             pointer = builder.gep(array.data, [args[1]])
@@ -127,9 +127,7 @@ def _mix32(low: Any, high: Any, data_B: Any, i: int, j: int, secret_S: Any, s: i
 
 
 @njit(nogil=True, cache=True)
-def _merge(
-    a0: Any, a1: Any, a2: Any, a3: Any, a4: Any, a5: Any, a6: Any, a7: Any, long_S: Any, s: int, h: Any
-) -> Any:
+def _merge(a0: Any, a1: Any, a2: Any, a3: Any, a4: Any, a5: Any, a6: Any, a7: Any, long_S: Any, s: int, h: Any) -> Any:
     h += _fold(a0 ^ load64(long_S, s), a1 ^ load64(long_S, s + 8))
     h += _fold(a2 ^ load64(long_S, s + 16), a3 ^ load64(long_S, s + 24))
     h += _fold(a4 ^ load64(long_S, s + 32), a5 ^ load64(long_S, s + 40))
@@ -249,21 +247,15 @@ def xxh3_128_range(data_B: Any, start: int, n: int, seed: np.uint64, secret_S: A
         high = np.uint64(0)
         if n > 128:
             for i in range(4):
-                low, high = _mix32(
-                    low, high, data_B, start + 32 * i, start + 32 * i + 16, secret_S, 32 * i, seed
-                )
+                low, high = _mix32(low, high, data_B, start + 32 * i, start + 32 * i + 16, secret_S, 32 * i, seed)
             low, high = _avalanche(low), _avalanche(high)
             for i in range(4, n // 32):
                 at = start + 32 * i
                 low, high = _mix32(low, high, data_B, at, at + 16, secret_S, 3 + 32 * (i - 4), seed)
-            low, high = _mix32(
-                low, high, data_B, end - 16, end - 32, secret_S, 136 - 17 - 16, np.uint64(0) - seed
-            )
+            low, high = _mix32(low, high, data_B, end - 16, end - 32, secret_S, 136 - 17 - 16, np.uint64(0) - seed)
         else:
             for i in range((n - 1) // 32, -1, -1):
-                low, high = _mix32(
-                    low, high, data_B, start + 16 * i, end - 16 * (i + 1), secret_S, 32 * i, seed
-                )
+                low, high = _mix32(low, high, data_B, start + 16 * i, end - 16 * (i + 1), secret_S, 32 * i, seed)
         h_low = _avalanche(low + high)
         h_high = np.uint64(0) - _avalanche(low * P64_1 + high * P64_4 + (length - seed) * P64_2)
         return h_high, h_low
@@ -308,9 +300,7 @@ def xxh3_128_range(data_B: Any, start: int, n: int, seed: np.uint64, secret_S: A
 @njit(nogil=True, cache=True)
 def _all_64(offsets_D1: Any, data_B: Any, seed: Any, secret_S: Any, long_S: Any, out_D: Any) -> None:
     for d in range(out_D.shape[0]):
-        out_D[d] = xxh3_64_range(
-            data_B, offsets_D1[d], offsets_D1[d + 1] - offsets_D1[d], seed, secret_S, long_S
-        )
+        out_D[d] = xxh3_64_range(data_B, offsets_D1[d], offsets_D1[d + 1] - offsets_D1[d], seed, secret_S, long_S)
 
 
 @njit(nogil=True, cache=True)

@@ -9,7 +9,7 @@ Legend: ``offsets_D1`` int64, ``data_B`` uint8, document d is ``data_B[offsets_D
 ``doc_S``, ``start_S``, ``end_S`` int64 (positions in ``data_B``, end not included) and ``kind_S`` uint8.
 """
 
-# ruff: noqa: PLR1714, SIM109 - shapes that Numba compiles to plain branches
+# ruff: noqa: SIM109 - shapes that Numba compiles to plain branches
 from __future__ import annotations
 
 from typing import Any, NamedTuple

@@ -7,7 +7,6 @@ Legend: ``data_B`` uint8 text, the document is ``data_B[lo:hi]``; ``tables_T`` u
 int64 scratch (8, 3): first byte, number of digits, separator after it; ``digits_N`` int64 scratch: the digits.
 """
 
-# ruff: noqa: PLR1714 - shapes that Numba compiles to plain branches
 from __future__ import annotations
 
 from typing import Any

@@ -5,7 +5,7 @@ behind ``+`` (E.164), Chinese mobiles by allocated prefix, Chinese landlines and
 North American numbers with valid area and exchange. Legend as in `pii_numbers`.
 """
 
-# ruff: noqa: PLR1714, SIM109, SIM110 - shapes that Numba compiles to plain branches
+# ruff: noqa: SIM109, SIM110 - shapes that Numba compiles to plain branches
 from __future__ import annotations
 
 from typing import Any

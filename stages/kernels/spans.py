@@ -224,8 +224,8 @@ def anchors(offsets_D1: Offsets, data_B: Bytes, norm_C: I32, n: int, w: int) -> 
     arrays = np.empty(most, np.uint64), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64)
     scratch = np.empty(longest + 1, np.uint64), np.empty(longest + 2, np.int64)
     found = _anchors(offsets_D1, data_B, norm_C, n, w, *scratch, *arrays)
-    keys_A, document_A, first_A, next_A = (array[:found].copy() for array in arrays)
-    return keys_A, document_A, first_A, next_A
+    keys_A, document_A, first_A, next_A = arrays
+    return keys_A[:found].copy(), document_A[:found].copy(), first_A[:found].copy(), next_A[:found].copy()
 
 
 def cut_spans(

@@ -140,9 +140,7 @@ def _load() -> dict[str, npt.NDArray[np.generic]]:
     with np.load(TABLES_PATH, allow_pickle=False) as stored:
         version = stored["version"].tobytes().decode()
         if version != UNICODE_VERSION:
-            raise RuntimeError(
-                f"{TABLES_PATH} is of Unicode {version}, expected {UNICODE_VERSION}; make it anew"
-            )
+            raise RuntimeError(f"{TABLES_PATH} is of Unicode {version}, expected {UNICODE_VERSION}; make it anew")
         for key in stored.files:
             name, _, part = key.partition(".")
             if part == "lengths":
