@@ -77,7 +77,11 @@ def inspect_path(path: str, rows: int, console: Console) -> None:
         console.print(f"  from {item.directory}")
     if artifact.ledger:
         console.print(ledger_table(artifact.ledger))
-    if manifest.report:
+    if manifest.kind == "tokenizer":
+        from gristmill.tokenizer.report import as_text
+
+        console.print(as_text(manifest.report), highlight=False, markup=False)
+    elif manifest.report:
         console.print_json(json.dumps(manifest.report, ensure_ascii=False, default=str))
     if artifact.parts:
         console.print(

@@ -148,3 +148,9 @@ def test_a_missing_pipeline_file_names_the_nearest_one(tmp_path: Path) -> None:
     (tmp_path / "web.yaml").write_text("stages: {}")
     with pytest.raises(ConfigError, match="Did you mean 'web.yaml'"):
         config.load(str(tmp_path / "wbe.yaml"))
+
+
+@pytest.mark.parametrize("name", ["demo.yaml", "web.yaml"])
+def test_the_pipelines_that_we_ship_are_valid(name: str) -> None:
+    loaded = config.load(str(Path(__file__).resolve().parent.parent / "pipelines" / name))
+    assert loaded.nodes[-1].name == "cards"
