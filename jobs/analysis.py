@@ -6,17 +6,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gristmill.pipelines.console import make_console
 from gristmill.stages.errors import ConfigError
 
 if TYPE_CHECKING:
     from gristmill.packing import Loader
 
 app = typer.Typer()
-console = Console()
+console = make_console()
 
 ArtifactPath = Annotated[str, typer.Argument(help="an artifact's directory")]
 ShardPaths = Annotated[list[str], typer.Argument(help="shard sets, NAME=DIR[:WEIGHT] or DIR")]

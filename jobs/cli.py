@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from gristmill.jobs import analysis
+from gristmill.pipelines.console import make_console
 from gristmill.stages.errors import ConfigError, GristmillError
 
 app = typer.Typer(
@@ -21,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-console = Console(soft_wrap=False)
+console = make_console()
 
 PipelineFile = Annotated[str, typer.Argument(help="pipeline file (YAML)", metavar="PIPELINE.yaml")]
 Output = Annotated[str | None, typer.Option(help="directory of artifacts; default: the pipeline's own")]

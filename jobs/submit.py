@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rich.console import Console
-
 from gristmill.pipelines import config
+from gristmill.pipelines.console import make_console
 from gristmill.pipelines.plan import plan
 from gristmill.pipelines.report import ConsoleReporter, ledger_table
 from gristmill.pipelines.run import run
@@ -26,7 +25,7 @@ def main(stage: str) -> None:
     parser.add_argument("--output", help="directory of artifacts")
     parser.add_argument("--set", action="append", default=[], metavar="STAGE.KEY=VALUE", dest="settings")
     given = parser.parse_args()
-    console = Console(stderr=False)
+    console = make_console()
     reporter = ConsoleReporter(console)
     try:
         planned = plan(config.load(given.pipeline, given.output, tuple(given.settings)))

@@ -106,12 +106,14 @@ def _run(plan: Plan, reporter: Reporter, only: str | None, master: str | None) -
         fresh = artifact is None
         started = time.monotonic()
         if artifact is None:
+            # Starting Spark is nobody's work: the clock of the unit begins after it.
             if spark is None:
                 warming = threading.Thread(target=warm, args=(plan,), daemon=True)
                 warming.start()
                 spark = runtime.session(f"gristmill {plan.pipeline.name}", master, plan.pipeline.spark)
             if warming is not None and not isinstance(unit.nodes[0].stage, SourceStage):
                 warming.join()
+            started = time.monotonic()
             counters = Counters(unit.name)
             reporter.begin(unit, counters)
             artifact = execute(plan, unit, [made[i] for i in unit.inputs], spark, counters)
