@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +15,7 @@ from gristmill.stages.errors import ConfigError, nearest
 from gristmill.stages.registry import get
 
 TOP_KEYS = ("name", "seed", "output", "fuse", "spark", "stages")
-NODE_KEYS = ("stage", "inputs")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def load(path: str, output: str | None = None, settings: tuple[str, ...] = ()) -
     """
     file = Path(path)
     try:
-        data = yaml.safe_load(file.read_text(encoding="utf-8"))
+        data = yaml.load(file.read_text(encoding="utf-8"), _UniqueKeys)
     except FileNotFoundError:
         folder = file.parent if file.parent.is_dir() else Path()
         raise ConfigError(f"{path}: no such pipeline file.{nearest(file.name, _yaml_names(folder))}") from None
@@ -61,6 +62,19 @@ def load(path: str, output: str | None = None, settings: tuple[str, ...] = ()) -
     except yaml.YAMLError as error:
         raise ConfigError(f"{path}: not valid YAML: {error}") from None
     return build(data, output, settings, path)
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML in which a key that stands twice in a mapping is an error: one of the two would be lost."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
+            seen.add(key if isinstance(key, str) else id(key_node))
+        return super().construct_mapping(node, deep)
 
 
 def _yaml_names(folder: Path) -> list[str]:
@@ -81,6 +95,10 @@ def build(data: Any, output: str | None = None, settings: tuple[str, ...] = (), 
         str(name): dict(value or {}) if isinstance(value, Mapping | None) else value for name, value in raw.items()
     }
     for name, value in options.items():
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{path}: stages.{name}: a name has letters, digits, _, - and ., and begins with a letter"
+            )
         if not isinstance(value, dict):
             raise ConfigError(f"{path}: stages.{name}: a mapping is needed, got {value!r}")
     top = {

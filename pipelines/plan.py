@@ -5,6 +5,7 @@ Nothing here touches Spark. A unit makes one artifact: a source, a fused run of 
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,7 @@ def plan(pipeline: Pipeline) -> Plan:
         schemas[node.name] = _schema(node, pipeline, schemas)
         records[node.name] = _record(node, pipeline, records)
     root = pipeline.output
+    _check_writable(root)
     units = []
     for group in _fused(pipeline):
         first, last = group[0], group[-1]
@@ -110,6 +112,19 @@ def plan(pipeline: Pipeline) -> Plan:
             )
         )
     return Plan(pipeline, root, tuple(units))
+
+
+def _check_writable(root: str) -> None:
+    """Refuse a local output that is a file, or in which nothing can be made."""
+    if not store.is_local(root):
+        return
+    path = Path(root.removeprefix("file://")).absolute()
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"output: {root} is a file; a directory is needed")
+    while not path.exists():
+        path = path.parent
+    if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
+        raise ConfigError(f"output: {root}: nothing can be written in {path}")
 
 
 def _check_kinds(node: Node, pipeline: Pipeline) -> None:
@@ -150,7 +165,7 @@ def _schema(node: Node, pipeline: Pipeline, schemas: dict[str, pa.Schema]) -> pa
                 hint = f" {makers[0]} writes it: put it before." if makers else ""
                 raise ConfigError(
                     f"{node.name}: column {column!r} is missing from its input.{nearest(column, given.names)}{hint} "
-                    f"There are: {', '.join(given.names)}"
+                    f"There are: {', '.join(given.names[:12])}{', ...' if len(given.names) > 12 else ''}"
                 )
             if kind is not None and given.field(column).type != kind:
                 raise ConfigError(f"{node.name}: column {column!r} must be {kind}, it is {given.field(column).type}")

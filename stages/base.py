@@ -159,13 +159,16 @@ def describe_invalid(error: ValidationError, model: type[BaseModel], where: str)
     """One sentence per problem, naming the key, what was got and the nearest right key."""
     lines = []
     for item in error.errors():
-        key = ".".join(str(part) for part in item["loc"])
+        key = ".".join([where, *(str(part) for part in item["loc"])])
         if item["type"] == "extra_forbidden":
-            lines.append(f"{where}.{key}: unknown key.{nearest(key, model.model_fields)}")
+            lines.append(f"{key}: unknown key.{nearest(str(item['loc'][-1]), model.model_fields)}")
         elif item["type"] == "missing":
-            lines.append(f"{where}.{key}: this key is required")
+            lines.append(f"{key}: this key is required")
+        elif item["type"] == "value_error":
+            text = item["msg"].removeprefix("Value error, ")
+            lines.append(text if text.startswith(key) else f"{key}: {text}")
         else:
-            lines.append(f"{where}.{key}: {item['msg']}, got {item['input']!r}")
+            lines.append(f"{key}: {item['msg']}, got {item['input']!r}")
     return "\n".join(lines)
 
 

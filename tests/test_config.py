@@ -60,6 +60,26 @@ def test_unknown_top_keys_are_named(corpus: str) -> None:
         planned({"web": {"stage": "ingest", "path": corpus}}, sed=1)
 
 
+def test_a_key_that_stands_twice_is_refused(tmp_path: Path, corpus: str) -> None:
+    file = tmp_path / "p.yaml"
+    node = f"  web: {{stage: ingest, path: {corpus}}}\n"
+    file.write_text("stages:\n" + node + node)
+    with pytest.raises(ConfigError, match="key 'web' stands twice"):
+        config.load(str(file))
+
+
+def test_names_that_cannot_be_directories_are_refused(corpus: str) -> None:
+    with pytest.raises(ConfigError, match="a name has letters"):
+        planned({"a/b": {"stage": "ingest", "path": corpus}})
+
+
+def test_an_output_that_cannot_be_written_is_refused(corpus: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for output in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(ConfigError, match="output: "):
+            planned({"web": {"stage": "ingest", "path": corpus}}, output=str(output))
+
+
 def test_settings_change_one_key_and_wrong_ones_are_named(corpus: str, tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text(yaml.safe_dump({"stages": {"web": {"stage": "ingest", "path": corpus}}}, sort_keys=False))
