@@ -5,6 +5,7 @@ Nothing here touches Spark. A unit makes one artifact: a source, a fused run of 
 
 from __future__ import annotations
 
+import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import xxhash
 from gristmill.pipelines.config import Node, Pipeline
 from gristmill.stages import store
 from gristmill.stages.artifact import Artifact, NodeRecord, fingerprint, open_artifact
-from gristmill.stages.base import REASON_FIELDS, BatchStage, GlobalStage, SourceStage
+from gristmill.stages.base import REASON_FIELDS, BatchStage, GlobalStage, SourceStage, Stage
 from gristmill.stages.errors import ConfigError, nearest
 from gristmill.stages.passes import output_schema
 
@@ -208,9 +209,20 @@ def _record(node: Node, pipeline: Pipeline, records: dict[str, NodeRecord]) -> N
         stage=stage.name,
         version=stage.version,
         fingerprint=value,
-        config=config,
+        config=_without_secrets(stage, config),
         files={Path(p).name: h for p, h in sorted(files.items())},
     )
+
+
+def _without_secrets(stage: Stage, config: dict[str, Any]) -> dict[str, Any]:
+    """Replace secret settings by a hash: manifests and cards are read by many."""
+    hidden = dict(config)
+    for name, info in type(stage).model_fields.items():
+        extra = info.json_schema_extra
+        if isinstance(extra, dict) and extra.get("secret") and config[name]:
+            digest = hashlib.blake2b(str(config[name]).encode(), digest_size=16, person=b"gristmill-secret").hexdigest()
+            hidden[name] = f"blake2b:{digest}"
+    return hidden
 
 
 def _without_paths(config: Any, files: dict[str, str]) -> Any:

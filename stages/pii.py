@@ -64,7 +64,9 @@ class Pii(BatchStage):
         default={}, description="replacement by type where the default such as <EMAIL> will not do"
     )
     salt: str = Field(
-        default="", description="secret key of the pseudonyms, at least 16 characters; needed by action pseudonym"
+        json_schema_extra={"secret": True},
+        default="",
+        description="secret key of the pseudonyms, at least 16 characters; needed by action pseudonym",
     )
     allow: tuple[str, ...] = Field(
         default=(), description="exact values left alone, without regard to ASCII case, e.g. info@example.org"

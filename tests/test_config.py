@@ -174,3 +174,14 @@ def test_a_missing_pipeline_file_names_the_nearest_one(tmp_path: Path) -> None:
 def test_the_pipelines_that_we_ship_are_valid(name: str) -> None:
     loaded = config.load(str(Path(__file__).resolve().parent.parent / "pipelines" / name))
     assert loaded.nodes[-1].name == "cards"
+
+
+def test_secrets_are_not_written_into_manifests_but_count_for_identity(corpus: str) -> None:
+    def record(salt: str) -> Any:
+        stages = {"web": {"stage": "ingest", "path": corpus}, "pii": {"email": "pseudonym", "salt": salt}}
+        return planned(stages).units[1].records[0]
+
+    one, other = record("correct horse battery"), record("another long secret")
+    assert "horse" not in one.model_dump_json()
+    assert one.config["salt"].startswith("blake2b:")
+    assert one.fingerprint != other.fingerprint
