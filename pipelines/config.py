@@ -107,6 +107,9 @@ def build(data: Any, output: str | None = None, settings: tuple[str, ...] = (), 
         "output": output or data.get("output", "out"),
     }
     _apply(settings, options, top)
+    for key in ("name", "output"):
+        if not isinstance(top[key], str) or not top[key]:
+            raise ConfigError(f"{path}: {key}: a text that is not empty is needed, got {top[key]!r}")
     if not isinstance(top["seed"], int) or isinstance(top["seed"], bool):
         raise ConfigError(f"{path}: seed: an integer is needed, got {top['seed']!r}")
     if not isinstance(data.get("fuse", True), bool):
@@ -172,7 +175,11 @@ def _nodes(options: dict[str, dict[str, Any]], path: str) -> dict[str, Node]:
             if not wanted:
                 raise ConfigError(f"{path}: stages.{name}: nothing before it makes {' or '.join(stage.input_kinds)}")
         else:
-            wanted = (inputs,) if isinstance(inputs, str) else tuple(str(i) for i in inputs)
+            wanted = (inputs,) if isinstance(inputs, str) else tuple(inputs) if isinstance(inputs, list | tuple) else ()
+            if not wanted or len(set(map(str, wanted))) < len(wanted) or not all(isinstance(i, str) for i in wanted):
+                raise ConfigError(
+                    f"{path}: stages.{name}.inputs: names of stages, each once, are needed, got {inputs!r}"
+                )
         for item in wanted:
             if item not in options:
                 raise ConfigError(f"{path}: stages.{name}.inputs: no stage {item!r} here.{nearest(item, options)}")

@@ -163,6 +163,8 @@ def export_documents(path: str, target: str) -> tuple[int, int]:
     artifact = open_artifact(path)
     if artifact.kind != "documents":
         raise ConfigError(f"{path}: holds {artifact.kind}, not documents")
+    if not target:
+        raise ConfigError("export: a target directory is needed")
     if store.list_files(target):
         raise RunError(f"{target}: is not empty")
     schema = union_schema([artifact])

@@ -68,6 +68,18 @@ def test_a_key_that_stands_twice_is_refused(tmp_path: Path, corpus: str) -> None
         config.load(str(file))
 
 
+@pytest.mark.parametrize("top", [{"output": ""}, {"output": None}, {"output": ["a"]}, {"name": 5}])
+def test_output_and_name_are_texts(top: dict[str, Any], corpus: str) -> None:
+    with pytest.raises(ConfigError, match="a text that is not empty is needed"):
+        config.build({"stages": {"web": {"stage": "ingest", "path": corpus}}, **top})
+
+
+@pytest.mark.parametrize("inputs", [5, True, [], {"web": 1}, ["web", "web"], [1]])
+def test_inputs_are_names_each_once(inputs: Any, corpus: str) -> None:
+    with pytest.raises(ConfigError, match="names of stages, each once"):
+        planned({"web": {"stage": "ingest", "path": corpus}, "pii": {"inputs": inputs}})
+
+
 def test_names_that_cannot_be_directories_are_refused(corpus: str) -> None:
     with pytest.raises(ConfigError, match="a name has letters"):
         planned({"a/b": {"stage": "ingest", "path": corpus}})
