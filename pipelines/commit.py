@@ -21,7 +21,6 @@ from gristmill.stages.artifact import (
     FileEntry,
     InputRecord,
     Manifest,
-    Part,
     canonical_json,
     encode_schema,
     open_artifact,
@@ -32,23 +31,6 @@ from gristmill.stages.ledger import Entry
 
 MIN_STAGE_ERRORS, MAX_STAGE_ERRORS = 10, 0.01
 """A run fails if a stage raises on at least so many documents and more than this share of its input."""
-
-
-def from_records(records: list[dict[str, Any]], nodes: list[str], schema: pa.Schema) -> Outcome:
-    """Add up what the splits of a pass did."""
-    entries = {node: Entry(node) for node in nodes}
-    outcome = Outcome(schema=schema, ledger=list(entries.values()))
-    for record in records:
-        for data in record["entries"]:
-            entries[data["stage"]].merge(Entry.from_json(data))
-        if record["kept"]:
-            outcome.parts.append(Part(**record["kept"][1]))
-            outcome.files.append(FileEntry(**record["kept"][0]))
-        if record["rejected"]:
-            outcome.rejected.append(FileEntry(**record["rejected"][0]))
-        if record["quarantined"]:
-            outcome.quarantined.append(FileEntry(**record["quarantined"][0]))
-    return outcome
 
 
 def commit(unit: Unit, context: Context, outcome: Outcome, inputs: list[Artifact], run: dict[str, Any]) -> Artifact:

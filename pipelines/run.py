@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from gristmill.pipelines.commit import commit, from_records
+from gristmill.pipelines.commit import commit
 from gristmill.pipelines.plan import Plan, Unit
 from gristmill.stages import runtime, store
 from gristmill.stages.artifact import Artifact
 from gristmill.stages.base import BatchStage, GlobalStage, SourceStage
-from gristmill.stages.context import Context
+from gristmill.stages.context import Context, from_records
 from gristmill.stages.documents import Split, plan_splits, read_split
 from gristmill.stages.errors import ConfigError
 from gristmill.stages.ledger import Entry

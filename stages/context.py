@@ -155,6 +155,23 @@ class Context:
         return outcome
 
 
+def from_records(records: list[dict[str, Any]], nodes: list[str], schema: pa.Schema) -> Outcome:
+    """Add up what the splits of a pass did."""
+    entries = {node: Entry(node) for node in nodes}
+    outcome = Outcome(schema=schema, ledger=list(entries.values()))
+    for record in records:
+        for data in record["entries"]:
+            entries[data["stage"]].merge(Entry.from_json(data))
+        if record["kept"]:
+            outcome.parts.append(Part(**record["kept"][1]))
+            outcome.files.append(FileEntry(**record["kept"][0]))
+        if record["rejected"]:
+            outcome.rejected.append(FileEntry(**record["rejected"][0]))
+        if record["quarantined"]:
+            outcome.quarantined.append(FileEntry(**record["quarantined"][0]))
+    return outcome
+
+
 def _finished(directory: str) -> dict[str, dict[str, Any]]:
     """Records left by an earlier, interrupted run whose files are all there in full length."""
     done = {}

@@ -191,8 +191,8 @@ def test_guard_rates_stop_a_run_that_loses_a_source() -> None:
 
 
 def test_a_stage_that_fails_on_many_documents_fails_the_run_with_the_first_error(tmp_path: Path) -> None:
-    from gristmill.pipelines.commit import _check_stage_errors, from_records
-    from gristmill.stages.context import Context
+    from gristmill.pipelines.commit import _check_stage_errors
+    from gristmill.stages.context import Context, from_records
     from gristmill.stages.progress import Counters
 
     record = one_pass(tmp_path, Shout(), ["fine"] * 90 + ["poison"] * 10)

@@ -32,7 +32,6 @@ class TablePlan:
 
 def read_parquet(plan: TablePlan, path: str, name: str, first: int, last: int, sink: Sink) -> Iterator[pa.RecordBatch]:
     """Yield the documents of row groups ``[first, last)`` (`last` < 0: all)."""
-    entry = sink.entry(plan.node)
     try:
         file = pq.ParquetFile(store.open_input(path))
     except (OSError, pa.ArrowException) as error:
@@ -63,7 +62,6 @@ def read_parquet(plan: TablePlan, path: str, name: str, first: int, last: int, s
                 continue
             yield from _check(plan, name, row, n_rows, columns, sink)
             row += n_rows
-    assert entry is sink.entry(plan.node)
 
 
 def _field(batch: pa.RecordBatch, path: str) -> pa.Array | None:
