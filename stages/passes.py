@@ -52,6 +52,9 @@ REJECTED_BASE = (
 )
 """First columns of a rejected row; every signal measured so far follows, the text does not."""
 
+RESERVED = ("row", *(f.name for f in REJECTED_BASE if f.name not in ("id", "source", "n_bytes")))
+"""Names that no column of documents may have: rejected rows use them for themselves."""
+
 
 class Sink:
     """Where a pass books what it reads: ledger entries by node name, and quarantine rows, written as they come."""

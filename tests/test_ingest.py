@@ -15,6 +15,7 @@ import zstandard
 from conftest import documents, table_rows, write_jsonl
 
 from gristmill.stages.errors import ConfigError
+from gristmill.stages.ingest import stage as ingest_stage
 from gristmill.stages.ingest.files import find
 from gristmill.stages.ingest.stage import Ingest
 
@@ -196,6 +197,85 @@ def test_parquet_is_read_by_row_group_with_its_own_columns(run_pipeline: Run, tm
         ("a.parquet", "nul_byte", 3),
         ("b.parquet", "unreadable_file", None),
     ]
+
+
+def test_every_column_of_every_parquet_file_is_carried(run_pipeline: Run, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"text": ["a"], "n": pa.array([1], pa.int32())}), tmp_path / "in" / "a.parquet")
+    pq.write_table(pa.table({"text": ["b"], "n": [2.5], "later": ["x"]}), tmp_path / "in" / "b.parquet")
+    art = run_pipeline({"web": {"stage": "ingest", "path": str(tmp_path / "in")}})["web"]
+    assert [(d["text"], d["n"], d["later"]) for d in documents(art)] == [("a", 1.0, None), ("b", 2.5, "x")]
+
+
+def test_a_column_that_planning_did_not_see_stops_the_run_before_it_is_lost(
+    run_pipeline: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest_stage, "FOOTERS_READ", 1)
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "in" / "a.parquet")
+    pq.write_table(pa.table({"text": ["b"], "later": ["x"]}), tmp_path / "in" / "b.parquet")
+    stages = {"web": {"stage": "ingest", "path": str(tmp_path / "in")}}
+    with pytest.raises(ConfigError, match="b.parquet has a column 'later' that the other files lack"):
+        run_pipeline(stages)
+    stages["web"]["rest"] = "drop"
+    assert len(documents(run_pipeline(stages)["web"])) == 2
+
+
+@pytest.mark.parametrize("name", ["source", "n_bytes", "content_hash", "reason", "stage", "row"])
+def test_a_parquet_column_with_a_name_of_ours_is_refused_and_can_be_mapped(
+    run_pipeline: Run, tmp_path: Path, name: str
+) -> None:
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["a"], name: ["theirs"]}), path)
+    with pytest.raises(ConfigError, match=f"column '{name}', a name that is ours"):
+        Ingest.build("web", path=str(path)).document_schema("web")
+    Ingest.build("web", path=str(path), rest="drop").document_schema("web")
+    ours = "source" if name == "source" else f"their_{name}"
+    mapped: dict[str, Any] = {"fields": {ours: name}}
+    if name != "source":
+        mapped["columns"] = {ours: "string"}
+    if name in ("source", "n_bytes"):
+        (doc,) = documents(run_pipeline({"web": {"stage": "ingest", "path": str(path), **mapped}})["web"])
+        assert doc[ours] == "theirs"
+
+
+def test_parquet_values_that_do_not_fit_their_type_are_quarantined_by_row(run_pipeline: Run, tmp_path: Path) -> None:
+    table = pa.table({"text": ["a", "b", "c", "d"], "n": ["1", "many", None, "4"], "tags": [["x"]] * 4})
+    pq.write_table(table, tmp_path / "a.parquet")
+    stage = {"stage": "ingest", "path": str(tmp_path / "a.parquet"), "columns": {"n": "int64"}}
+    art = run_pipeline({"web": stage})["web"]
+    assert [(d["text"], d["n"]) for d in documents(art)] == [("a", 1), ("c", None), ("d", 4)]
+    (row,) = table_rows(art, "quarantined")
+    assert (row["reason"], row["line"], row["detail"]) == ("wrong_type", 2, "field 'n' is string, not int64")
+    art = run_pipeline({"web": {**stage, "columns": {"tags": "int64"}}})["web"]
+    assert [reason for _, reason, _ in reasons(art)] == ["wrong_type"] * 4
+
+
+def test_one_column_with_types_that_have_nothing_in_common_is_a_config_error(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"text": ["a"], "n": [["x"]]}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": ["b"], "n": [1]}), tmp_path / "b.parquet")
+    with pytest.raises(ConfigError, match="column 'n' is list"):
+        Ingest.build("web", path=str(tmp_path)).document_schema("web")
+
+
+def test_files_of_another_format_than_said_are_a_config_error(tmp_path: Path) -> None:
+    lines = write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
+    with pytest.raises(ConfigError, match="is not a Parquet file"):
+        Ingest.build("web", path=str(lines), format="parquet").document_schema("web")
+    pq.write_table(pa.table({"text": ["a"]}), tmp_path / "a.parquet")
+    for wrong in ("jsonl", "text"):
+        with pytest.raises(ConfigError, match="is a Parquet file"):
+            Ingest.build("web", path=str(tmp_path / "a.parquet"), format=wrong).document_schema("web")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"path": []}, {"fields": {"text": "a..b"}}, {"fields": {"text": ""}}, {"columns": {"reason": "string"}},
+     {"columns": {"": "string"}}, {"columns": {"id": "int64"}}],
+)  # fmt: skip
+def test_settings_that_can_mean_nothing_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=f"web.{next(iter(options))}"):
+        Ingest.build("web", **{"path": "x", **options})
 
 
 def test_parquet_with_invalid_utf8_is_quarantined_by_row(run_pipeline: Run, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -21,7 +22,11 @@ from gristmill.stages.errors import ConfigError, nearest
 from gristmill.stages.ingest import jsonl, tables
 from gristmill.stages.ingest.decode import codec_of, count_lines, line_start
 from gristmill.stages.ingest.files import InputFile, find
-from gristmill.stages.passes import Sink
+from gristmill.stages.passes import RESERVED, Sink
+
+OURS = ("text", "source", "n_bytes", "content_hash")
+FOOTERS_READ = 256
+"""Parquet footers read while planning, evenly spread; the others are checked when tasks are cut."""
 
 TYPES = {
     "string": pa.string(),
@@ -60,7 +65,8 @@ class Ingest(SourceStage):
     version: ClassVar[int] = 1
 
     path: tuple[str, ...] = Field(
-        description="files, directories (read recursively) or glob patterns (*, ?, **), local or any pyarrow.fs URI"
+        min_length=1,
+        description="files, directories (read recursively) or glob patterns (*, ?, **), local or any pyarrow.fs URI",
     )
     format: Literal["auto", "jsonl", "parquet", "text"] = Field(
         default="auto", description="auto: by suffix, before .gz, .zst or .bz2"
@@ -97,8 +103,18 @@ class Ingest(SourceStage):
         for column, kind in value.items():
             if kind not in TYPES:
                 raise ValueError(f"column {column!r} has unknown type {kind!r}.{nearest(kind, TYPES)}")
-            if column in ("text", "n_bytes", "content_hash"):
+            if column in ("id", *OURS):
                 raise ValueError(f"column {column!r} is ours and has its type")
+            if column in RESERVED or not column:
+                raise ValueError(f"a column cannot be called {column!r}; take another name and map it in fields")
+        return value
+
+    @field_validator("fields")
+    @classmethod
+    def _whole_paths(cls, value: dict[str, str]) -> dict[str, str]:
+        for column, path in value.items():
+            if not all(path.split(".")):
+                raise ValueError(f"{column}: {path!r} is no field: names with dots between them are needed")
         return value
 
     def inputs(self, node: str) -> list[InputFile]:
@@ -125,9 +141,12 @@ class Ingest(SourceStage):
         """Return the columns of the documents, known before anything runs.
 
         Raises:
-            ConfigError: a Parquet file has no such field (names the nearest one).
+            ConfigError: a Parquet file has no such field (names the nearest one), has a column whose name is
+                ours or whose type differs from the other files', or the files are of another format than said.
         """
         files = self.inputs(node)
+        if self.format in ("jsonl", "text") and files and _starts_as_parquet(files[0]):
+            raise ConfigError(f"{node}.format: {self.format}, but {files[0].path} is a Parquet file")
         paths = self._paths(node)
         fields = {f.name: f for f in BASE_COLUMNS}
         for column, kind in self.columns.items():
@@ -137,23 +156,59 @@ class Ingest(SourceStage):
             fields.setdefault("url", pa.field("url", pa.string()))
         if "jsonl" in formats and self.rest == "keep":
             fields.setdefault(jsonl.REST, pa.field(jsonl.REST, pa.string()))
-        first = next((f for f in files if f.format == "parquet"), None)
-        if first is not None:
-            try:
-                have = pq.read_schema(store.open_input(first.path))
-            except (OSError, pa.ArrowException):
-                have = None
-            if have is not None:
-                self._check_parquet(node, first, have, paths)
-                if paths["url"].partition(".")[0] in have.names:
-                    fields.setdefault("url", pa.field("url", pa.string()))
-                if self.rest == "keep":
-                    used = {p.partition(".")[0] for p in paths.values()}
-                    for f in have:
-                        if f.name not in fields and f.name not in used:
-                            kind = f.type.value_type if pa.types.is_dictionary(f.type) else f.type
-                            fields[f.name] = pa.field(f.name, kind)
+        self._add_parquet(node, [f for f in files if f.format == "parquet"], paths, fields)
         return pa.schema(list(fields.values()))
+
+    def _add_parquet(
+        self, node: str, files: list[InputFile], paths: dict[str, str], fields: dict[str, pa.Field]
+    ) -> None:
+        """Add the columns of Parquet files to `fields`. A column with two types gets the one that holds both."""
+        step = -(-len(files) // FOOTERS_READ) or 1
+        sample = files[::step]
+        with ThreadPoolExecutor(16) as pool:
+            schemas = list(pool.map(_footer, sample))
+        if files and not any(schemas):
+            raise ConfigError(
+                f"{node}.path: {files[0].path} is not a Parquet file, nor is any other that was looked at"
+            )
+        checked = False
+        given: dict[str, tuple[pa.DataType, InputFile]] = {}
+        for file, have in zip(sample, schemas, strict=True):
+            if have is None:
+                continue
+            if not checked:
+                self._check_parquet(node, file, have, paths)
+                checked = True
+            if paths["url"].partition(".")[0] in have.names:
+                fields.setdefault("url", pa.field("url", pa.string()))
+            for f in self._carried(node, file, have, paths):
+                kind = f.type.value_type if pa.types.is_dictionary(f.type) else f.type
+                before, where = given.get(f.name, (kind, file))
+                given[f.name] = (_both(node, f.name, (before, where), (kind, file)), where)
+        for name, (kind, _) in given.items():
+            fields.setdefault(name, pa.field(name, kind))
+
+    def _carried(self, node: str, file: InputFile, have: pa.Schema, paths: dict[str, str]) -> list[pa.Field]:
+        """Return the columns of a Parquet file that no setting names and that are carried along.
+
+        Raises:
+            ConfigError: one has a name that is ours; its values would be lost.
+        """
+        if self.rest != "keep":
+            return []
+        used = {path.partition(".")[0] for path in paths.values()}
+        for name in have.names:
+            if name not in used and name in ("source", "n_bytes", "content_hash", *RESERVED):
+                way = (
+                    f"{node}.fields: {{source: source}} takes it as the source of each document"
+                    if name == "source"
+                    else f"{node}.columns: {{their_{name}: TYPE}} and {node}.fields: {{their_{name}: {name}}} carry it"
+                )
+                raise ConfigError(
+                    f"{node}.path: {file.path} has a column {name!r}, a name that is ours. {way}; "
+                    f"{node}.rest: drop leaves it out"
+                )
+        return [f for f in have if f.name not in used]
 
     def _check_parquet(self, node: str, file: InputFile, have: pa.Schema, paths: dict[str, str]) -> None:
         for column, path in paths.items():
@@ -169,6 +224,7 @@ class Ingest(SourceStage):
         out: list[FileSplit] = []
         small: list[InputFile] = []
         held = 0
+        paths, planned = self._paths(context.node), set(self.document_schema(context.node).names)
         for file in self.inputs(context.node):
             if file.format == "text":
                 small.append(file)
@@ -187,7 +243,17 @@ class Ingest(SourceStage):
                     out.append(FileSplit((file,), start, stop, line))
                     line += count["lines"]
             elif file.format == "parquet":
-                out.extend(_parquet_splits(file, self.split_bytes))
+                metadata = _metadata(file)
+                have = pa.schema([]) if metadata is None else metadata.schema.to_arrow_schema()
+                new = [f.name for f in self._carried(context.node, file, have, paths) if f.name not in planned]
+                if new:
+                    raise ConfigError(
+                        f"{context.node}.path: {file.path} has a column {new[0]!r} that the other files lack; "
+                        f"declare it in {context.node}.columns, or leave such columns out with rest: drop"
+                    )
+                out.extend(
+                    [FileSplit((file,))] if metadata is None else _row_group_splits(file, metadata, self.split_bytes)
+                )
             else:
                 out.append(FileSplit((file,)))
         if small:
@@ -216,12 +282,45 @@ def _count_lines(path: str, piece: tuple[int, int]) -> dict[str, Any]:
     return {"lines": count_lines(path, *piece)}
 
 
-def _parquet_splits(file: InputFile, split_bytes: int) -> list[FileSplit]:
-    """Cut a Parquet file at row groups; a file whose footer cannot be read is one split, for quarantine."""
+def _metadata(file: InputFile) -> pq.FileMetaData | None:
+    """Return a Parquet file's footer; None if it cannot be read (the file goes to quarantine)."""
     try:
-        metadata = pq.read_metadata(store.open_input(file.path))
+        return pq.read_metadata(store.open_input(file.path))
     except (OSError, pa.ArrowException):
-        return [FileSplit((file,))]
+        return None
+
+
+def _starts_as_parquet(file: InputFile) -> bool:
+    try:
+        with store.open_input(file.path) as stream:
+            return bool(stream.read(4) == b"PAR1")
+    except OSError:
+        return False
+
+
+def _footer(file: InputFile) -> pa.Schema | None:
+    metadata = _metadata(file)
+    return None if metadata is None else metadata.schema.to_arrow_schema()
+
+
+def _both(
+    node: str, column: str, one: tuple[pa.DataType, InputFile], two: tuple[pa.DataType, InputFile]
+) -> pa.DataType:
+    """Return the type that holds the values of both. Raises: ConfigError."""
+    if one[0] == two[0]:
+        return one[0]
+    schemas = [pa.schema([pa.field(column, kind)]) for kind, _ in (one, two)]
+    try:
+        return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
+    except pa.ArrowException:
+        raise ConfigError(
+            f"{node}.path: column {column!r} is {one[0]} in {one[1].path} and {two[0]} in {two[1].path}; "
+            f"declare it in {node}.columns, or leave such columns out with rest: drop"
+        ) from None
+
+
+def _row_group_splits(file: InputFile, metadata: pq.FileMetaData, split_bytes: int) -> list[FileSplit]:
+    """Cut a Parquet file at row groups."""
     out = []
     first = held = 0
     for group in range(metadata.num_row_groups):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -105,6 +106,16 @@ def _check(
     reasons = np.array(build.FAULTS, object)[build.faults(text)]
     reasons[sizes > plan.max_record_bytes] = "record_too_large"
     reasons[null] = "missing_text"
+    out: dict[str, Any] = {}
+    details = np.full(n_rows, None, object)
+    for column in plan.schema.names:
+        given = columns.get(column)
+        if column != "text" and given is not None:
+            kind = plan.schema.field(column).type
+            out[column], bad_D = _cast(given, kind)
+            hit = bad_D & (reasons == "")
+            reasons[hit] = "wrong_type"
+            details[hit] = f"field {plan.paths[column]!r} is {given.type}, not {kind}"
     entry = sink.entry(plan.node)
     entry.into.add(n_rows, int(sizes.sum()))
     bad = np.flatnonzero(reasons != "")
@@ -117,18 +128,16 @@ def _check(
                 "file": pa.repeat(pa.scalar(name), len(bad)),
                 "line": pa.array(lines[bad] + 1),
                 "n_bytes": pa.array(sizes[bad]),
+                "detail": pa.array(details[bad], pa.string()),
                 "prefix": pc.binary_slice(text.take(pa.array(bad)), 0, PREFIX_BYTES).cast(pa.binary()),
             },
         )
     keep = pa.array(reasons == "")
-    out: dict[str, Any] = {"text": text.filter(keep).cast(pa.large_string())}
+    out = {column: array.filter(keep) for column, array in out.items()}
+    out["text"] = text.filter(keep).cast(pa.large_string())
     n_kept = len(out["text"])
     if n_kept == 0:
         return
-    for column in plan.schema.names:
-        given = columns.get(column)
-        if column != "text" and given is not None:
-            out[column] = given.filter(keep).cast(plan.schema.field(column).type)
     constant = pa.repeat(pa.scalar(plan.source, pa.string()), n_kept)
     out["source"] = pc.coalesce(out["source"], constant) if "source" in out else constant
     own = pc.binary_join_element_wise(out["source"], pa.scalar(f"/{name}#"), "")
@@ -137,6 +146,23 @@ def _check(
     batch = build.finish(out, plan.schema)
     build.book_kept(entry, batch)
     yield from slice_by_bytes(batch)
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> tuple[pa.Array, npt.NDArray[np.bool_]]:
+    """Return the column as `kind` and which rows cannot be (bool, null in the result)."""
+    bad_D = np.zeros(len(array), np.bool_)
+    try:
+        return array.cast(kind), bad_D
+    except pa.ArrowException:
+        pass
+    rows = []
+    for i in range(len(array)):
+        try:
+            rows.append(array.slice(i, 1).cast(kind))
+        except pa.ArrowException:
+            bad_D[i] = True
+            rows.append(pa.nulls(1, kind))
+    return pa.concat_arrays(rows), bad_D
 
 
 def _is_text(kind: pa.DataType) -> bool:
