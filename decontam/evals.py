@@ -76,8 +76,14 @@ class EvalSet(BaseModel):
         """
         if self.path == "builtin:demo":
             return (Path(__file__).with_name("data") / "demo_eval.jsonl",)
+        if self.path.startswith("builtin:"):
+            raise ConfigError(f"evaluation set {self.path!r} does not come with gristmill; builtin:demo does")
         found = sorted(glob.glob(self.path, recursive=True)) if glob.has_magic(self.path) else [self.path]  # noqa: PTH207 - absolute patterns too
         paths = tuple(path for path in map(Path, found) if path.is_file())
+        if not paths and any(Path(path).is_dir() for path in found):
+            raise ConfigError(
+                f"evaluation set {self.path!r} is a directory; write {self.path.rstrip('/')}/* for its files"
+            )
         if not paths:
             raise ConfigError(f"evaluation set {self.path!r} does not exist.{_nearest_path(Path(self.path))}")
         return paths
@@ -122,9 +128,11 @@ def load_items(spec: EvalSet) -> list[Item]:
             if first is not item:
                 first.choices += [text for text in item.choices if text not in first.choices]
                 first.answer = first.answer or item.answer
+        if not count and not seen:
+            raise ConfigError(f"evaluation set {path}: holds no rows")
         if not count:
             raise ConfigError(
-                f"evaluation set {path}: no question found in fields {', '.join(seen) or '(none)'}; "
+                f"evaluation set {path}: no question found in fields {', '.join(seen)}; "
                 f"name it with `question:`. Known by themselves: {', '.join(KNOWN['question'])}"
             )
     allowed = set(spec.allow)
@@ -244,6 +252,8 @@ def _json_rows(value: Any, path: Path) -> Iterator[Mapping[str, Any]]:
                 break
         else:
             value = list(value.values()) if all(isinstance(row, Mapping) for row in value.values()) else [value]
+    if not isinstance(value, list):
+        raise ConfigError(f"evaluation set {path}: a list of objects is needed, got {type(value).__name__}")
     for row in value:
         if not isinstance(row, Mapping):
             raise ConfigError(f"evaluation set {path}: each row must be an object, got {type(row).__name__}")

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from gristmill.decontam.evals import EvalSet, Item, load_items
+from gristmill.stages.errors import ConfigError
 from gristmill.stages.kernels import unicode as u
 from gristmill.stages.kernels.ngrams import Postings, Table, Tokens, build_table, tokenise, window_keys
 from gristmill.stages.kernels.views import text_view
@@ -64,7 +65,7 @@ def load_index(config: IndexConfig) -> EvalIndex:
     """Return the index for `config`, built on first use in this process.
 
     Raises:
-        ConfigError: a set's file is missing or has no known fields.
+        ConfigError: a set's file is missing or has no known fields, or none of its items is long enough.
     """
     items = [item for spec in config.evals for item in load_items(spec)]
     sets = {spec.title(): spec for spec in config.evals}
@@ -101,6 +102,13 @@ def load_index(config: IndexConfig) -> EvalIndex:
         if len(entries) == n_before:
             skipped[item.set_name].append(item.item_id)
         at += 3 + len(item.choices)
+    for name in sets:
+        n_items = sum(item.set_name == name for item in items)
+        if len(skipped[name]) == n_items:
+            raise ConfigError(
+                f"evaluation set {name}: none of its {n_items:,} items is long enough to be searched for: "
+                f"min_words {config.min_words}, min_characters {config.min_characters}, n {config.n_words}"
+            )
     return _assemble(config, items, sets, entries, tokens.take(np.array(chosen, np.int64)), skipped)
 
 

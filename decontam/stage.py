@@ -8,6 +8,7 @@ docs/decontam.md for the rules, their sources and their limits.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,10 +17,10 @@ import pyarrow as pa
 from pydantic import Field, field_validator
 
 from gristmill.decontam.cut import cut_documents
-from gristmill.decontam.evals import FIELDS, EvalSet
+from gristmill.decontam.evals import FIELDS, EvalSet, load_items
 from gristmill.decontam.index import EvalIndex, IndexConfig, load_index
 from gristmill.decontam.verdict import Hit, judge
-from gristmill.stages.base import REASON_FIELDS, BatchStage, replace_columns
+from gristmill.stages.base import REASON_FIELDS, BatchStage, Stage, replace_columns
 from gristmill.stages.errors import ConfigError
 from gristmill.stages.kernels.ngrams import match
 from gristmill.stages.kernels.views import text_array, text_view
@@ -64,6 +65,7 @@ class Decontaminate(BatchStage):
     )
     ignore: tuple[str, ...] = Field(default=(), description="phrases whose n-grams are not indexed")
     fields: tuple[Literal["question", "answer", "choice", "passage"], ...] = Field(
+        min_length=1,
         default=("question", "answer", "choice"),
         description="parts of an item whose match decides; a passage alone matches its source article",
     )
@@ -76,6 +78,8 @@ class Decontaminate(BatchStage):
     def _paths(cls, evals: Any) -> Any:
         if isinstance(evals, str | dict):
             evals = [evals]
+        if not isinstance(evals, list | tuple):
+            return evals
         return [{"path": spec} if isinstance(spec, str | Path) else spec for spec in evals]
 
     def model_post_init(self, _: object) -> None:
@@ -98,6 +102,20 @@ class Decontaminate(BatchStage):
     def files(self) -> tuple[Path, ...]:
         """Return the evaluation files: their content is part of the fingerprint."""
         return tuple(path for spec in self.evals for path in spec.files())
+
+    def check(self, node: str, inputs: Mapping[str, Stage]) -> None:
+        """Read the evaluation sets.
+
+        Raises:
+            ConfigError: one cannot be read, has no field that the mapping knows, or no item.
+        """
+        for spec in self.evals:
+            try:
+                items = load_items(spec)
+            except ConfigError as error:
+                raise ConfigError(f"{node}.evals: {error}") from None
+            if not items:
+                raise ConfigError(f"{node}.evals: {spec.path}: `allow` names every item; leave the set out instead")
 
     def writes(self) -> tuple[pa.Field, ...]:
         """Return the contamination signals (null or 0 where nothing was found), and ``text`` where it is cut."""

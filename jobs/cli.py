@@ -148,6 +148,10 @@ def main() -> None:
     except (GristmillError, PackingError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2 if isinstance(error, ConfigError | ArgumentError) else 1) from None
+    except OSError as error:
+        place = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        print(f"error: {place}", file=sys.stderr)
+        raise SystemExit(1) from None
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -53,14 +54,16 @@ def load(path: str, output: str | None = None, settings: tuple[str, ...] = ()) -
     """
     file = Path(path)
     try:
-        data = yaml.load(file.read_text(encoding="utf-8"), _UniqueKeys)
+        data = _yaml(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         folder = file.parent if file.parent.is_dir() else Path()
         raise ConfigError(f"{path}: no such pipeline file.{nearest(file.name, _yaml_names(folder))}") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise ConfigError(f"{path}: not readable: {error}") from None
     except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {error}") from None
+        where = getattr(error, "problem_mark", None)
+        place = f"{path}, line {where.line + 1}" if where else path
+        raise ConfigError(f"{place}: not valid YAML: {getattr(error, 'problem', None) or error}") from None
     return build(data, output, settings, path)
 
 
@@ -75,6 +78,10 @@ class _UniqueKeys(yaml.SafeLoader):
                 raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
             seen.add(key if isinstance(key, str) else id(key_node))
         return super().construct_mapping(node, deep)
+
+
+def _yaml(text: str) -> Any:
+    return yaml.load(text, _UniqueKeys)
 
 
 def _yaml_names(folder: Path) -> list[str]:
@@ -105,6 +112,8 @@ def build(data: Any, output: str | None = None, settings: tuple[str, ...] = (), 
         "name": data.get("name", Path(path).stem),
         "seed": data.get("seed", 0),
         "output": output or data.get("output", "out"),
+        "fuse": data.get("fuse", True),
+        "spark": dict(spark) if isinstance(spark := data.get("spark") or {}, Mapping) else spark,
     }
     _apply(settings, options, top)
     for key in ("name", "output"):
@@ -112,18 +121,22 @@ def build(data: Any, output: str | None = None, settings: tuple[str, ...] = (), 
             raise ConfigError(f"{path}: {key}: a text that is not empty is needed, got {top[key]!r}")
     if not isinstance(top["seed"], int) or isinstance(top["seed"], bool):
         raise ConfigError(f"{path}: seed: an integer is needed, got {top['seed']!r}")
-    if not isinstance(data.get("fuse", True), bool):
-        raise ConfigError(f"{path}: fuse: true or false is needed, got {data['fuse']!r}")
-    spark = data.get("spark") or {}
-    if not isinstance(spark, Mapping):
-        raise ConfigError(f"{path}: spark: a mapping of Spark settings is needed, got {spark!r}")
+    if not isinstance(top["fuse"], bool):
+        raise ConfigError(f"{path}: fuse: true or false is needed, got {top['fuse']!r}")
+    if not isinstance(top["spark"], dict):
+        raise ConfigError(f"{path}: spark: a mapping of Spark settings is needed, got {top['spark']!r}")
+    for key, value in top["spark"].items():
+        if not str(key).startswith("spark."):
+            raise ConfigError(f"{path}: spark.{key}: names of Spark settings begin with 'spark.'")
+        if not isinstance(value, str | int | float | bool):
+            raise ConfigError(f"{path}: spark: {key}: a text, a number, true or false is needed, got {value!r}")
     nodes = _nodes(options, path)
     return Pipeline(
         name=str(top["name"]),
         seed=top["seed"],
-        output=str(top["output"]),
-        fuse=data.get("fuse", True),
-        spark={str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in spark.items()},
+        output=os.path.expanduser(top["output"]),  # noqa: PTH111 - URIs stay as they are
+        fuse=top["fuse"],
+        spark={str(k): str(v).lower() if isinstance(v, bool) else str(v) for k, v in top["spark"].items()},
         nodes=_sorted(nodes, path),
         path=path,
     )
@@ -133,16 +146,22 @@ def _apply(settings: tuple[str, ...], options: dict[str, dict[str, Any]], top: d
     for setting in settings:
         target, equals, text = setting.partition("=")
         node, dot, key = target.partition(".")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
         if not equals:
             raise ConfigError(f"--set {setting}: it is written stage.key=value")
+        try:
+            value = _yaml(text)
+        except yaml.constructor.ConstructorError as error:
+            raise ConfigError(f"--set {setting}: {error.problem}") from None
+        except yaml.YAMLError:
+            value = text
         if not dot:
             if node not in top:
                 raise ConfigError(f"--set {setting}: unknown key.{nearest(node, top)}")
             top[node] = value
+            continue
+        if node == "spark" and node not in options:
+            # spark.executor.memory=2g means the setting of that name; spark.spark.executor.memory is its place here.
+            top["spark"][key if key.startswith("spark.") else target] = value
             continue
         if node not in options:
             raise ConfigError(f"--set {setting}: the pipeline has no stage {node!r}.{nearest(node, options)}")

@@ -97,6 +97,7 @@ def plan(pipeline: Pipeline) -> Plan:
         _check_kinds(node, pipeline)
         schemas[node.name] = _schema(node, pipeline, schemas)
         records[node.name] = _record(node, pipeline, records)
+        node.stage.check(node.name, {name: pipeline.by_name[name].stage for name in node.inputs})
     root = pipeline.output
     _check_writable(root)
     units = []
@@ -116,14 +117,21 @@ def plan(pipeline: Pipeline) -> Plan:
 
 
 def _check_writable(root: str) -> None:
-    """Refuse a local output that is a file, or in which nothing can be made."""
+    """Refuse an output that cannot be, and a local one that is a file or in which nothing can be made."""
+    try:
+        store.locate(root)
+    except ConfigError as error:
+        raise ConfigError(f"output: {error}") from None
     if not store.is_local(root):
         return
     path = Path(root.removeprefix("file://")).absolute()
-    if path.exists() and not path.is_dir():
-        raise ConfigError(f"output: {root} is a file; a directory is needed")
-    while not path.exists():
-        path = path.parent
+    try:
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"output: {root} is a file; a directory is needed")
+        while not path.exists():
+            path = path.parent
+    except OSError as error:
+        raise ConfigError(f"output: {root}: {error.strerror}") from None
     if not path.is_dir() or not os.access(path, os.W_OK | os.X_OK):
         raise ConfigError(f"output: {root}: nothing can be written in {path}")
 
@@ -185,6 +193,8 @@ def _record(node: Node, pipeline: Pipeline, records: dict[str, NodeRecord]) -> N
     stage = node.stage
     files = {}
     for path in stage.files():
+        if Path(path).is_dir():
+            raise ConfigError(f"{node.name}: {path}: is a directory; a file is needed")
         if not Path(path).is_file():
             folder = Path(path).parent
             known = [p.name for p in folder.iterdir()] if folder.is_dir() else []

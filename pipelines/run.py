@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -96,7 +97,7 @@ def _run(plan: Plan, reporter: Reporter, only: str | None, master: str | None) -
     made: dict[str, Artifact] = {}
     wanted = plan.unit_of(only) if only else None
     spark: Any = None
-    warming: threading.Thread | None = None
+    warming: Warming | None = None
     for unit in plan.units:
         artifact = plan.done(unit)
         if artifact is None and wanted is not None and unit != wanted:
@@ -108,11 +109,11 @@ def _run(plan: Plan, reporter: Reporter, only: str | None, master: str | None) -
         if artifact is None:
             # Starting Spark is nobody's work: the clock of the unit begins after it.
             if spark is None:
-                warming = threading.Thread(target=warm, args=(plan,), daemon=True)
+                warming = Warming(plan)
                 warming.start()
                 spark = runtime.session(f"gristmill {plan.pipeline.name}", master, plan.pipeline.spark)
             if warming is not None and not isinstance(unit.nodes[0].stage, SourceStage):
-                warming.join()
+                warming.finish()
             started = time.monotonic()
             counters = Counters(unit.name)
             reporter.begin(unit, counters)
@@ -127,21 +128,38 @@ def _run(plan: Plan, reporter: Reporter, only: str | None, master: str | None) -
     return result
 
 
-def warm(plan: Plan) -> None:
-    """Compile the kernels of every unit that has work to do, here, while Spark starts and raw input is read.
+class Warming(threading.Thread):
+    """Compiles the kernels of every unit that has work to do, here, while Spark starts and raw input is read.
 
-    Without it each Python worker of a machine would compile the same kernels at the same time. A stage that
-    fails on its sample fails again, with its place, where it is run.
+    Without it each Python worker of a machine would compile the same kernels at the same time.
     """
-    for unit in plan.units:
-        if plan.done(unit) is not None:
-            continue
-        schema = unit.input_schema
-        for node in unit.nodes:
-            with contextlib.suppress(Exception):
-                node.stage.warm(schema)
-            if isinstance(node.stage, BatchStage):
-                schema = output_schema(schema, node.stage)
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(daemon=True)
+        self._plan = plan
+        self._mistake: ConfigError | None = None
+
+    def run(self) -> None:
+        """Warm the stages. One that fails on its sample fails again, with its place, where it is run."""
+        for unit in self._plan.units:
+            if self._plan.done(unit) is not None:
+                continue
+            schema = unit.input_schema
+            for node in unit.nodes:
+                try:
+                    node.stage.warm(schema)
+                except ConfigError as error:
+                    self._mistake = self._mistake or ConfigError(f"{node.name}: {error}")
+                except Exception:
+                    logging.getLogger(__name__).debug("%s: not warmed", node.name, exc_info=True)
+                if isinstance(node.stage, BatchStage):
+                    schema = output_schema(schema, node.stage)
+
+    def finish(self) -> None:
+        """Wait until all is compiled. Raises: ConfigError: a stage found a mistake in its configuration."""
+        self.join()
+        if self._mistake is not None:
+            raise self._mistake
 
 
 def execute(plan: Plan, unit: Unit, inputs: list[Artifact], spark: Any, counters: Counters) -> Artifact:

@@ -6,14 +6,15 @@ ones are fused into one pass over the text. A `GlobalStage` looks at the whole d
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from gristmill.stages.errors import ConfigError, nearest
+from gristmill.stages.errors import ConfigError
+from gristmill.stages.invalid import describe_invalid
 
 if TYPE_CHECKING:
     from gristmill.stages.artifact import Artifact
@@ -60,10 +61,13 @@ class Stage(BaseModel):
         Raises:
             ConfigError: an unknown key (with the nearest known one), a wrong type or a value out of bounds.
         """
+        where = where or cls.name
         try:
             return cls(**options)
         except ValidationError as error:
-            raise ConfigError(describe_invalid(error, cls, where or cls.name)) from None
+            raise ConfigError(describe_invalid(error, cls, options, where)) from None
+        except ConfigError as error:
+            raise ConfigError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
 
     def reads(self) -> dict[str, pa.DataType | None]:
         """Columns that must be there, with the type they must have (None: any)."""
@@ -76,6 +80,15 @@ class Stage(BaseModel):
     def files(self) -> tuple[Path, ...]:
         """Model and reference files whose content enters the fingerprint."""
         return ()
+
+    def check(self, node: str, inputs: Mapping[str, Stage]) -> None:
+        """Look into reference files and at the stages before this one (`inputs`, by node) while planning.
+
+        What can be known to fail must fail here, not in a task an hour later.
+
+        Raises:
+            ConfigError: it cannot work; begins with `node` and the key.
+        """
 
     def warm(self, schema: pa.Schema) -> None:
         """Compile what the stage compiles, once on this machine, so that not every worker does it for itself.
@@ -153,23 +166,6 @@ def sample_batch(schema: pa.Schema) -> pa.RecordBatch:
         "n_bytes": pa.array([len(t.encode()) for t in SAMPLE_TEXTS], pa.int64()),
     }
     return pa.RecordBatch.from_arrays([known.get(f.name, pa.nulls(2, f.type)) for f in schema], schema=schema)
-
-
-def describe_invalid(error: ValidationError, model: type[BaseModel], where: str) -> str:
-    """One sentence per problem, naming the key, what was got and the nearest right key."""
-    lines = []
-    for item in error.errors():
-        key = ".".join([where, *(str(part) for part in item["loc"])])
-        if item["type"] == "extra_forbidden":
-            lines.append(f"{key}: unknown key.{nearest(str(item['loc'][-1]), model.model_fields)}")
-        elif item["type"] == "missing":
-            lines.append(f"{key}: this key is required")
-        elif item["type"] == "value_error":
-            text = item["msg"].removeprefix("Value error, ")
-            lines.append(text if text.startswith(key) else f"{key}: {text}")
-        else:
-            lines.append(f"{key}: {item['msg']}, got {item['input']!r}")
-    return "\n".join(lines)
 
 
 def replace_columns(batch: pa.RecordBatch, columns: dict[str, pa.Array | pa.ChunkedArray]) -> pa.RecordBatch:

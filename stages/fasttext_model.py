@@ -22,6 +22,7 @@ Source: A. Joulin et al., arXiv:1607.01759 and arXiv:1612.03651; behaviour check
 
 from __future__ import annotations
 
+import stat
 import struct
 from dataclasses import dataclass
 from functools import cache
@@ -108,8 +109,8 @@ def read_model(path: str | Path) -> FastTextModel:
     Raises:
         ConfigError: no such file, or not a supervised fastText model; names the path and the byte offset.
     """
-    stat = _stat(path)
-    return _read_cached(str(path), stat.st_size, stat.st_mtime_ns)
+    found = _stat(path)
+    return _read_cached(str(path), found.st_size, found.st_mtime_ns)
 
 
 @cache
@@ -124,8 +125,8 @@ def read_labels(path: str | Path) -> tuple[str, ...]:
     Raises:
         ConfigError: as `read_model`.
     """
-    stat = _stat(path)
-    return _labels_cached(str(path), stat.st_size, stat.st_mtime_ns)
+    found = _stat(path)
+    return _labels_cached(str(path), found.st_size, found.st_mtime_ns)
 
 
 @cache
@@ -138,9 +139,12 @@ def _labels_cached(path: str, size: int, _modified: int) -> tuple[str, ...]:
 
 def _stat(path: str | Path) -> Any:
     try:
-        return Path(path).stat()
-    except OSError as error:
-        raise ConfigError(f"fastText model {path}: cannot be read ({error.strerror or error})") from None
+        found = Path(path).stat()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"fastText model {path}: cannot be read ({error})") from None
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"fastText model {path}: is not a file")
+    return found
 
 
 class _Reader:

@@ -18,6 +18,7 @@ import hashlib
 import tempfile
 import uuid
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -31,7 +32,7 @@ from gristmill.packing import ShardWriter, TokenSpec, shard_name, shard_set_mani
 from gristmill.packing.table import Strings
 from gristmill.stages import store
 from gristmill.stages.artifact import FileEntry
-from gristmill.stages.base import GlobalStage
+from gristmill.stages.base import GlobalStage, Stage
 from gristmill.stages.documents import PartWriter, Split, one_batch, plan_splits, read_split, union_schema
 from gristmill.stages.errors import ConfigError
 from gristmill.stages.kernels.hashing import xxh3_128
@@ -80,6 +81,28 @@ class Pack(GlobalStage):
     eos_id: int | None = Field(
         default=None, ge=0, description="end-of-text token id; default: the one that the tokenizer names"
     )
+
+    def check(self, node: str, inputs: Mapping[str, Stage]) -> None:
+        """Refuse two tokenizers, and an end-of-text token that the tokenizer will not have."""
+        from gristmill.tokenizer.stage import Tokenizer
+
+        given = {name: stage for name, stage in inputs.items() if stage.output_kind == "tokenizer"}
+        if len(given) > 1:
+            raise ConfigError(f"{node}.inputs: one tokenizer is needed, got {' and '.join(given)}")
+        for name, stage in given.items():
+            if isinstance(stage, Tokenizer):
+                self._eos(node, name, *stage.ids())
+
+    def _eos(self, node: str, tokenizer: str, vocab_size: int, eos_id: int | None) -> int | None:
+        """Return the id that ends documents. Raises: ConfigError."""
+        eos = self.eos_id if self.eos_id is not None else eos_id
+        if self.append_eos and eos is None:
+            raise ConfigError(
+                f"{node}.append_eos: {tokenizer} names no end-of-text token; give `eos_id`, or set append_eos: false"
+            )
+        if eos is not None and eos >= vocab_size:
+            raise ConfigError(f"{node}.eos_id: ids are below {vocab_size:,} in {tokenizer}, got {eos:,}")
+        return eos
 
     def run(self, context: Context, inputs: list[Artifact]) -> Outcome:
         """Write the shard set; the report holds tokens by source and the numbers of `shards.json`."""
@@ -143,13 +166,7 @@ class Pack(GlobalStage):
         from gristmill.tokenizer.encode import load_encoder
 
         encoder = load_encoder(path)
-        eos = self.eos_id if self.eos_id is not None else encoder.eos_id
-        if self.append_eos and eos is None:
-            raise ConfigError(
-                f"{self.name}.append_eos: {path} names no end-of-text token; give `eos_id`, or set append_eos: false"
-            )
-        if eos is not None and eos >= encoder.vocab_size:
-            raise ConfigError(f"{self.name}.eos_id: ids are below {encoder.vocab_size:,}, got {eos:,}")
+        eos = self._eos(self.name, path, encoder.vocab_size, encoder.eos_id)
         identity = hashlib.blake2b(raw, digest_size=16).hexdigest()
         return TokenSpec(encoder.vocab_size, eos, identity, "append" if self.append_eos else "none")
 

@@ -29,14 +29,18 @@ def locate(path: str) -> tuple[Any, str]:
     """Return ``(pyarrow filesystem, path inside it)``.
 
     Raises:
-        ConfigError: the URI's scheme is not known or its library is not installed.
+        ConfigError: no path, or the URI's scheme is not known or its library is not installed.
     """
+    if "\0" in path:
+        raise ConfigError(f"{path!r}: a path cannot hold a NUL byte")
     if "://" not in path:
         return pafs.LocalFileSystem(), path
     scheme, _, rest = path.partition("://")
     if scheme == "file":
         return pafs.LocalFileSystem(), rest
     bucket = rest.partition("/")[0]
+    if not bucket:
+        raise ConfigError(f"{path}: a bucket or host is needed after ://")
     return _scheme(f"{scheme}://{bucket}"), rest
 
 
@@ -48,7 +52,8 @@ def is_local(path: str) -> bool:
 def join(base: str, *names: str) -> str:
     """Join with ``/``; an absolute or URI name replaces what is before it."""
     for name in names:
-        base = name if name.startswith("/") or "://" in name else f"{base.rstrip('/')}/{name}"
+        absolute = not base or name.startswith("/") or "://" in name
+        base = name if absolute else f"{base.rstrip('/')}/{name}"
     return base
 
 

@@ -55,6 +55,82 @@ def test_each_mistake_is_named(stages: dict[str, Any], message: str, corpus: str
     assert message in str(error.value)
 
 
+MISTAKES: list[tuple[dict[str, Any], str]] = [
+    ({"d": {"stage": "decontaminate", "evals": "builtin:dem"}}, "builtin:demo does"),
+    ({"d": {"stage": "decontaminate", "evals": 3}}, "d.evals: a list is needed, got 3"),
+    ({"d": {"stage": "decontaminate", "evals": []}}, "d.evals: at least 1 item is needed"),
+    ({"d": {"stage": "decontaminate", "evals": "TMP"}}, "is a directory; write"),
+    (
+        {"d": {"stage": "decontaminate", "evals": "TMP/empty.jsonl"}},
+        "d.evals: evaluation set TMP/empty.jsonl: holds no rows",
+    ),
+    ({"d": {"stage": "decontaminate", "evals": "TMP/misnamed.jsonl"}}, "no question found in fields questoin"),
+    ({"d": {"stage": "decontaminate", "evals": "TMP/three.json"}}, "a list of objects is needed, got int"),
+    ({"d": {"stage": "decontaminate", "evals": [{"pth": "x"}]}}, "d.evals.0.pth: unknown key. Did you mean 'path'?"),
+    ({"d": {"stage": "decontaminate", "evals": "builtin:demo", "fields": []}}, "d.fields: at least 1 item is needed"),
+    ({"d": {"stage": "decontaminate", "evals": "builtin:demo", "action": "dorp"}}, "Did you mean 'drop'?"),
+    ({"tokenizer": {"path": "TMP/three.json"}}, "tokenizer.path: TMP/three.json: not a tokenizer.json"),
+    ({"tokenizer": {"compare": ["TMP/three.json"]}}, "tokenizer.compare: TMP/three.json: not a tokenizer.json"),
+    ({"tokenizer": {"compare": ["TMP"]}}, "TMP: is a directory; a file is needed"),
+    ({"tokenizer": {"compare": "x"}}, "tokenizer.compare: a list is needed, got 'x'; write [x]"),
+    ({"tokenizer": {}, "pack": {"eos_id": 40000}}, "pack.eos_id: ids are below 32,768 in tokenizer, got 40,000"),
+    ({"tokenizer": {"special_tokens": ["<a>"]}, "pack": {}}, "pack.append_eos: tokenizer names no end-of-text token"),
+    (
+        {"a": {"stage": "tokenizer"}, "b": {"stage": "tokenizer"}, "pack": {"inputs": ["web", "a", "b"]}},
+        "pack.inputs: one tokenizer is needed, got a and b",
+    ),
+    ({"language": {"model_path": "TMP"}}, "TMP: is not a file"),
+]
+
+
+@pytest.mark.parametrize(("stages", "message"), MISTAKES, ids=[message for _, message in MISTAKES])
+def test_what_a_file_holds_is_looked_at_while_planning(
+    stages: dict[str, Any], message: str, corpus: str, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    (tmp_path / "misnamed.jsonl").write_text('{"questoin": "x"}')
+    (tmp_path / "three.json").write_text("3")
+    given = yaml.safe_load(yaml.safe_dump(stages, sort_keys=False).replace("TMP", str(tmp_path)))
+    with pytest.raises(ConfigError) as error:
+        planned({"web": {"stage": "ingest", "path": corpus}, **given}, output=str(tmp_path / "out"))
+    assert message.replace("TMP", str(tmp_path)) in str(error.value)
+    assert "\n" not in str(error.value) or "pth" in message
+
+
+@pytest.mark.parametrize("output", ["s3://", "s3://a b/c", "nul\0byte", "x" * 300, "s3x://a/b", "http://a/b"])
+def test_an_output_that_cannot_be_is_refused(output: str, corpus: str) -> None:
+    with pytest.raises(ConfigError, match="^output: "):
+        planned({"web": {"stage": "ingest", "path": corpus}}, output=output)
+
+
+@pytest.mark.parametrize("path", ["s3://", "s3:///x", "nul\0byte", "x" * 300, "s3x://a/b", ""])
+def test_an_input_path_that_cannot_be_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"^web\.path: "):
+        planned({"web": {"stage": "ingest", "path": path}})
+
+
+def test_settings_reach_every_top_key(corpus: str) -> None:
+    data = {"stages": {"web": {"stage": "ingest", "path": corpus}}, "spark": {"spark.ui.enabled": True}}
+    changed = config.build(data, None, ("fuse=false", "spark.driver.memory=4g", "spark.spark.cores.max=3"))
+    assert changed.fuse is False
+    assert changed.spark == {"spark.ui.enabled": "true", "spark.driver.memory": "4g", "spark.cores.max": "3"}
+    for setting, message in (
+        ("fuse=maybe", "fuse: true or false is needed"),
+        ("spark=3", "spark: a mapping of Spark settings is needed"),
+        ("spark={memory: 4g}", "begin with 'spark.'"),
+        ("spark.driver.memory=[1]", "a text, a number, true or false is needed"),
+        ("web.fields={text: a, text: b}", "stands twice"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            config.build(data, None, (setting,))
+
+
+def test_a_yaml_mistake_has_its_file_and_line(tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text("name: a\nstages: [\n")
+    with pytest.raises(ConfigError, match=r"p\.yaml, line \d: not valid YAML: "):
+        config.load(str(tmp_path / "p.yaml"))
+
+
 def test_unknown_top_keys_are_named(corpus: str) -> None:
     with pytest.raises(ConfigError, match="sed: unknown key. Did you mean 'seed'"):
         planned({"web": {"stage": "ingest", "path": corpus}}, sed=1)

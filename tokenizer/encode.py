@@ -202,14 +202,25 @@ def load_encoder(path: str) -> AnyEncoder:
     Raises:
         ConfigError: no such file, or not a tokenizer, or `tokenizers` refuses it.
     """
+    model = model_of(path)
+    if isinstance(model, BpeModel):
+        return Encoder(model)
+    _log.warning(model.note)
+    return model
+
+
+def model_of(path: str) -> BpeModel | LibraryEncoder:
+    """Return what a ``tokenizer.json`` holds, read and checked: a model that our kernels follow, or an encoder.
+
+    Raises:
+        ConfigError: as `load_encoder`.
+    """
     data = _read(path)
     try:
-        return Encoder(parse(data, path))
+        return parse(data, path)
     except UnsupportedTokenizerError as reason:
-        note = f"{reason}; the tokenizers library runs it, at a fraction of the speed"
-        _log.warning(note)
         try:
-            return LibraryEncoder(data, note)
+            return LibraryEncoder(data, f"{reason}; the tokenizers library runs it, at a fraction of the speed")
         except Exception as error:  # the library raises bare Exception
             raise ConfigError(f"{path}: the tokenizers library cannot load it: {error}") from None
 

@@ -6,6 +6,7 @@ report in the manifest. The documents go on to the next stage as they are.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -14,14 +15,14 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from gristmill.stages import store
-from gristmill.stages.base import GlobalStage
+from gristmill.stages.base import GlobalStage, Stage
 from gristmill.stages.errors import ConfigError, RunError
 from gristmill.stages.kernels.bpe import train
 from gristmill.stages.kernels.pretoken_table import MAX_PIECE, thin
 from gristmill.stages.kernels.pretokenize import PATTERNS
 from gristmill.tokenizer.count import Counted, Words, count, make_plan
-from gristmill.tokenizer.encode import AnyEncoder, Encoder, LibraryEncoder
-from gristmill.tokenizer.model import EOS, BpeModel, UnsupportedTokenizerError, parse
+from gristmill.tokenizer.encode import Encoder, load_encoder, model_of
+from gristmill.tokenizer.model import EOS, BpeModel
 from gristmill.tokenizer.report import make_report
 
 if TYPE_CHECKING:
@@ -111,6 +112,23 @@ class Tokenizer(GlobalStage):
         """The given tokenizer and those to compare with."""
         return tuple(Path(p) for p in (self.path, *self.compare) if p is not None and store.is_local(p))
 
+    def check(self, node: str, inputs: Mapping[str, Stage]) -> None:
+        """Read the given tokenizers."""
+        given = [("path", self.path)] if self.path else []
+        for key, path in (*given, *(("compare", path) for path in self.compare)):
+            try:
+                model_of(path)
+            except ConfigError as error:
+                raise ConfigError(f"{node}.{key}: {error}") from None
+
+    def ids(self) -> tuple[int, int | None]:
+        """Return ``(vocab_size, eos_id)`` before anything is trained; the text may give fewer tokens than asked for."""
+        if self.path is not None:
+            model = model_of(self.path)
+            return model.vocab_size, model.eos_id
+        last = self.vocab_size - len(self.special_tokens)
+        return self.vocab_size, last + self.special_tokens.index(EOS) if EOS in self.special_tokens else None
+
     def run(self, context: Context, inputs: list[Artifact]) -> Outcome:
         """Count pre-tokens, train, write ``tokenizer.json``; the report says how the held-out documents fare.
 
@@ -120,7 +138,7 @@ class Tokenizer(GlobalStage):
         """
         from gristmill.stages.context import Outcome
 
-        given = self._given()
+        given = (store.read_bytes(self.path), load_encoder(self.path)) if self.path else None
         has_language = all("lang" in artifact.schema.names for artifact in inputs)
         encoder = given[1] if given else None
         plan = make_plan(
@@ -150,18 +168,6 @@ class Tokenizer(GlobalStage):
             compare=self.compare,
         )
         return Outcome(report=report)
-
-    def _given(self) -> tuple[bytes, AnyEncoder] | None:
-        if self.path is None:
-            return None
-        try:
-            data = store.read_bytes(self.path)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{self.name}.path: {self.path}: cannot be read: {error}") from None
-        try:
-            return data, Encoder(parse(data, self.path))
-        except UnsupportedTokenizerError as reason:
-            return data, LibraryEncoder(data, str(reason))
 
     def _train(self, counted: Counted) -> tuple[bytes, Encoder]:
         words = thinned(counted.train, self.max_unique_bytes)

@@ -54,7 +54,9 @@ def find(patterns: tuple[str, ...], given_format: str, where: str) -> list[Input
     """
     found: dict[str, InputFile] = {}
     for pattern in patterns:
-        matches = _match(pattern, where)
+        if not pattern:
+            raise ConfigError(f"{where}.path: an empty path")
+        matches = _match(os.path.expanduser(pattern), where)  # noqa: PTH111 - patterns and URIs too
         unclear = []
         for name, path, n_bytes, mtime in matches:
             kind = format_of(path) if given_format == "auto" else given_format
@@ -72,6 +74,15 @@ def find(patterns: tuple[str, ...], given_format: str, where: str) -> list[Input
 
 def _match(pattern: str, where: str) -> list[tuple[str, str, int, int]]:
     """Return ``(name, path, size, mtime)``; the name is relative to the part of the pattern without wildcards."""
+    try:
+        return _match_in_store(pattern, where)
+    except ConfigError as error:
+        raise ConfigError(str(error) if str(error).startswith(where) else f"{where}.path: {error}") from None
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{where}.path: {pattern!r}: {error}") from None
+
+
+def _match_in_store(pattern: str, where: str) -> list[tuple[str, str, int, int]]:
     wild = _WILD.search(pattern)
     if wild is None:
         n_bytes = store.n_bytes_of(pattern)
