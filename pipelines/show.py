@@ -15,7 +15,7 @@ from gristmill.pipelines.report import ledger_table, size
 from gristmill.stages import registry, store
 from gristmill.stages.artifact import Artifact, open_artifact
 from gristmill.stages.documents import PartWriter, plan_splits, read_split, union_schema
-from gristmill.stages.errors import ConfigError, RunError
+from gristmill.stages.errors import ConfigError
 
 
 def stages_table() -> Table:
@@ -157,16 +157,15 @@ def export_documents(path: str, target: str) -> tuple[int, int]:
     """Write the documents of an artifact as plain Parquet; return ``(documents, files)``.
 
     Raises:
-        ConfigError: no artifact of documents there.
-        RunError: the target is not empty.
+        ConfigError: no artifact of documents there, or the target is a file or not empty.
     """
     artifact = open_artifact(path)
     if artifact.kind != "documents":
         raise ConfigError(f"{path}: holds {artifact.kind}, not documents")
     if not target:
         raise ConfigError("export: a target directory is needed")
-    if store.list_files(target):
-        raise RunError(f"{target}: is not empty")
+    if store.n_bytes_of(target) >= 0 or store.list_files(target):
+        raise ConfigError(f"{target}: is a file, or a directory that is not empty")
     schema = union_schema([artifact])
     n_docs = n_files = 0
     for number, split in enumerate(plan_splits([artifact], 1, 512 << 20)):

@@ -57,13 +57,13 @@ def _line(key: str, texts: list[str]) -> str:
 def _path(item: Any, data: Any) -> tuple[Any, ...]:
     """Return where in `data` the problem is: `loc` without the names of the types that were tried."""
     path: list[Any] = []
-    loc = item["loc"]
-    for part in loc:
+    last = len(item["loc"]) - 1
+    for n, part in enumerate(item["loc"]):
         inside = isinstance(data, Mapping) and part in data
         inside |= isinstance(data, list | tuple) and isinstance(part, int) and part < len(data)
         if inside:
             data = data[part]
-        if inside or not path or (item["type"] == "missing" and len(path) == len(loc) - 1):
+        if inside or not path or (item["type"] == "missing" and n == last):
             path.append(part)
     return tuple(path)
 

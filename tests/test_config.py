@@ -66,6 +66,7 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ),
     ({"d": {"stage": "decontaminate", "evals": "TMP/misnamed.jsonl"}}, "no question found in fields questoin"),
     ({"d": {"stage": "decontaminate", "evals": "TMP/three.json"}}, "a list of objects is needed, got int"),
+    ({"d": {"stage": "decontaminate", "evals": {"pth": "x"}}}, "d.evals.path: this key is required"),
     ({"d": {"stage": "decontaminate", "evals": [{"pth": "x"}]}}, "d.evals.0.pth: unknown key. Did you mean 'path'?"),
     ({"d": {"stage": "decontaminate", "evals": "builtin:demo", "fields": []}}, "d.fields: at least 1 item is needed"),
     ({"d": {"stage": "decontaminate", "evals": "builtin:demo", "action": "dorp"}}, "Did you mean 'drop'?"),
@@ -94,7 +95,7 @@ def test_what_a_file_holds_is_looked_at_while_planning(
     with pytest.raises(ConfigError) as error:
         planned({"web": {"stage": "ingest", "path": corpus}, **given}, output=str(tmp_path / "out"))
     assert message.replace("TMP", str(tmp_path)) in str(error.value)
-    assert "\n" not in str(error.value) or "pth" in message
+    assert "\n" not in str(error.value) or "pth" in str(stages)
 
 
 @pytest.mark.parametrize("output", ["s3://", "s3://a b/c", "nul\0byte", "x" * 300, "s3x://a/b", "http://a/b"])

@@ -249,3 +249,10 @@ def test_known_schemas_are_mapped(tmp_path: Path) -> None:
         ("3", "Which?", "x", ["y"], ""),
         ("7", "Same?", "4", ["0"], ""),
     ]
+
+
+def test_a_set_without_one_searchable_item_stops_the_run_with_a_word_about_it(tmp_path: Path) -> None:
+    path = tmp_path / "short.jsonl"
+    path.write_text('{"question": "two words"}\n')
+    with pytest.raises(ConfigError, match="short: none of its 1 items is long enough to be searched for"):
+        stages.registry.get("decontaminate").build("", evals=str(path)).index()
