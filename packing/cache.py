@@ -2,8 +2,9 @@
 
 Small files are fetched whole, `.bin` in chunks (4 MiB), each a file of its own that appears by rename. A chunk is
 fetched under a `flock` named after it, so that no two processes fetch the same one, and a killed process holds
-nothing up. Above its limit the cache drops chunks: among those unused for longest, the ones that the run's order
-needs last (`next_use`), for the order is known. Fetched bytes are held against the block checksums like all others.
+nothing up; what it had fetched in part is removed when the cache is next opened. Above its limit the cache drops
+chunks: among those unused for longest, the ones that the run's order needs last (`next_use`), for the order is known.
+Fetched bytes are held against the block checksums like all others.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from gristmill.packing.s3 import Remote
 
 CHUNK_BYTES = 4 << 20
 CANDIDATES = 64
+LOCK_DIGITS = 4
+"""Hexadecimal digits of a path's digest that name its lock: at most 65,536 lock files."""
 NextUse = Callable[[str, int, int], float]
 """(shard name, first byte, one past the last) -> next global sample that reads it, infinity if none is known."""
 
@@ -43,6 +46,8 @@ class Cache:
         self._lock = threading.Lock()
         self._added = 0
         (self.folder / "locks").mkdir(parents=True, exist_ok=True)
+        (self.folder / "partial").mkdir(exist_ok=True)
+        self._sweep()
 
     def __reduce__(self) -> Any:
         return Cache, (self.folder, self.limit_bytes, self.chunk_bytes)
@@ -66,10 +71,11 @@ class Cache:
 
     def _fetch(self, path: Path, read: Callable[[], bytes]) -> bool:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with self._locked(path):
+        # One name for every attempt: it is written under the lock that it begins with.
+        temporary = self.folder / "partial" / digest(str(path.relative_to(self.folder)).encode())
+        with self._locked(temporary.name[:LOCK_DIGITS]):
             if path.exists():
                 return False
-            temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}-{threading.get_ident()}")
             try:
                 temporary.write_bytes(read())
                 temporary.replace(path)
@@ -79,15 +85,32 @@ class Cache:
             return True
 
     @contextlib.contextmanager
-    def _locked(self, path: Path) -> Iterator[None]:
-        """Hold the lock of one file among all processes and threads; the system releases it with the process."""
-        name = digest(str(path).encode())[:4]
+    def _locked(self, name: str, wait: bool = True) -> Iterator[bool]:
+        """Hold a lock among all processes and threads; the system releases it with the process.
+
+        Yields whether it was got; only with `wait=False` may it be held by another.
+        """
         descriptor = os.open(self.folder / "locks" / name, os.O_RDWR | os.O_CREAT, 0o666)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                try:
+                    yield True
+                finally:
+                    # Closing alone would not do: a process forked meanwhile shares the lock with this one.
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
         finally:
             os.close(descriptor)
+
+    def _sweep(self) -> None:
+        """Remove what killed processes had begun to fetch: partial files whose lock nobody holds."""
+        for path in (self.folder / "partial").iterdir():
+            with self._locked(path.name[:LOCK_DIGITS], wait=False) as got:
+                if got:
+                    path.unlink(missing_ok=True)
 
     def _make_room(self, added: int) -> None:
         """Drop chunks once the total is above the limit; looked at after each 1/16 of the limit."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -197,10 +199,29 @@ def make_layout(
         return ConcatLayout(shards, sequence_length)
     if cache is None:
         return PlannedLayout(shards, make_pack_plan(shards, sequence_length, pack), sequence_length)
-    path = Path(cache) / f"{pack}-{sequence_length}-{shards.identity}.plan"
-    if path.exists():
-        return PlannedLayout(shards, PackPlan.load(path), sequence_length)
-    plan = make_pack_plan(shards, sequence_length, pack)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    plan.save(path)
+    folder = Path(cache)
+    path = folder / f"{pack}-{sequence_length}-{shards.identity}.plan"
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        if path.exists():
+            return PlannedLayout(shards, PackPlan.load(path), sequence_length)
+        for abandoned in folder.glob(f".{path.name}.tmp-*"):
+            abandoned.unlink(missing_ok=True)
+        plan = make_pack_plan(shards, sequence_length, pack)
+        plan.save(path)
     return PlannedLayout(shards, plan, sequence_length)
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Let one process of the machine at a time make a plan; the others then read it. A kill releases the lock."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        # Some network file systems lock no folders: there every process makes the plan, all of them the same.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+        os.close(descriptor)

@@ -4,6 +4,10 @@ Background threads already prepare batches, so `TorchLoader` is iterated directl
 `DataLoader(loader, batch_size=None, num_workers=W)` worker w makes steps w, w + W, .. and the DataLoader takes
 them in turn, so the order is the same for any W. Positions are saved by `state_dict` here (direct
 iteration), by `torchdata`'s StatefulDataLoader (workers), or by `torch.distributed.checkpoint` (a `Stateful`).
+
+Workers hand their batches over through the DataLoader's pipe (`TensorBatch`) and not through shared memory, as tensors
+would be: nothing is left in /dev/shm or the temporary folder when a worker or the trainer is killed, and a container's
+64 MB of /dev/shm are enough. It is as fast.
 """
 
 from __future__ import annotations
@@ -20,7 +24,35 @@ from gristmill.packing.batch import Pool
 from gristmill.packing.loader import Loader
 from gristmill.packing.plan import Paths
 
+IDS = ("input_ids", "labels", "position_ids")
+"""Tensors whose values fit in 32 bits whatever their type."""
 TENSORS = ("input_ids", "labels", "position_ids", "cu_seqlens", "samples", "loss_mask")
+
+
+class TensorBatch(dict[str, Any]):
+    """A batch of tensors: a dict that is pickled as plain arrays, so that it crosses a pipe as bytes."""
+
+    def __copy__(self) -> TensorBatch:
+        """Return a shallow copy; DataLoader's collation makes one."""
+        return TensorBatch(self)
+
+    def __reduce__(self) -> Any:
+        """Pickle tensors on the CPU as arrays, int64 ids in half their bytes; others travel as torch sends them."""
+        plain: dict[str, Any] = dict(self)
+        wide = []
+        for key, value in self.items():
+            if isinstance(value, torch.Tensor) and value.device.type == "cpu":
+                plain[key] = value.numpy()
+                if key in IDS and value.dtype == torch.int64:
+                    wide.append(key)
+                    plain[key] = plain[key].astype(np.int32)
+        return _unpack, (plain, wide)
+
+
+def _unpack(plain: dict[str, Any], wide: list[str]) -> TensorBatch:
+    """Undo `TensorBatch.__reduce__`."""
+    plain |= {key: plain[key].astype(np.int64) for key in wide}
+    return TensorBatch((k, torch.from_numpy(v) if isinstance(v, np.ndarray) else v) for k, v in plain.items())
 
 
 class TorchLoader(IterableDataset):  # type: ignore[misc]
@@ -76,8 +108,8 @@ class TorchLoader(IterableDataset):  # type: ignore[misc]
         """Stop the background threads."""
         self.loader.close()
 
-    def _tensors(self, batch: dict[str, Any]) -> dict[str, Any]:
-        out = dict(batch)
+    def _tensors(self, batch: dict[str, Any]) -> TensorBatch:
+        out = TensorBatch(batch)
         for key in TENSORS:
             if key in out:
                 tensor = torch.from_numpy(out[key])

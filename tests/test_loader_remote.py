@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import http.server
 import multiprocessing
-import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from s3_server import ACCESS, SECRET, S3Server, serving
 
 from gristmill.packing import (
     ArgumentError,
@@ -31,94 +29,16 @@ from gristmill.packing.cache import Cache
 from gristmill.packing.s3 import Remote, signed_headers
 
 SPEC = TokenSpec(1000, 0, "t")
-ACCESS, SECRET = "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
-
-
-class Server(http.server.ThreadingHTTPServer):
-    """Serves files of a folder as bucket `data`, checks signatures, and misbehaves as told."""
-
-    daemon_threads = True
-
-    def __init__(self, root: Path) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
-        self.root = root
-        self.seen: Counter[str] = Counter()
-        self.fail_every = 0
-        self.cut_every = 0
-        self.delay = 0.0
-        self.always: int | None = None
-        self.n = 0
-
-    @property
-    def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    wbufsize = 1 << 16
-    disable_nagle_algorithm = True
-    server: Server
-
-    def do_GET(self) -> None:
-        server = self.server
-        server.n += 1
-        time.sleep(server.delay)
-        path = server.root / self.path.removeprefix("/data/")
-        if server.always is not None or (server.fail_every and server.n % server.fail_every == 0):
-            return self.answer(server.always or 503, b"slow down")
-        if not self.signed():
-            return self.answer(403, b"bad signature")
-        if not self.path.startswith("/data/") or not path.is_file():
-            return self.answer(404, b"no such key")
-        raw = path.read_bytes()
-        wanted = self.headers.get("range")
-        server.seen[f"{path.name} {wanted}"] += 1
-        if wanted:
-            first, last = wanted.removeprefix("bytes=").split("-")
-            raw = raw[int(first) : int(last) + 1]
-        if server.cut_every and server.n % server.cut_every == 0:
-            self.send_response(206)
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw[: len(raw) // 2])
-            self.close_connection = True
-            return None
-        return self.answer(206 if wanted else 200, raw)
-
-    def signed(self) -> bool:
-        given = self.headers.get("authorization", "")
-        headers = {"range": self.headers["range"]} if self.headers.get("range") else {}
-        stamp = datetime.strptime(self.headers.get("x-amz-date", ""), "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
-        expected = signed_headers(self.headers["host"], self.path, headers, stamp, ACCESS, SECRET, "us-east-1")
-        return given == expected["authorization"]
-
-    def answer(self, status: int, body: bytes) -> None:
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None: ...
 
 
 @pytest.fixture
-def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     rng = np.random.default_rng(1)
     documents = [rng.integers(1, 1000, int(n)) for n in rng.integers(1, 90, 300)]
     write_shards(tmp_path / "bucket" / "set-1", documents, SPEC, documents_per_shard=110)
-    made = Server(tmp_path / "bucket")
-    thread = threading.Thread(target=made.serve_forever, daemon=True)
-    thread.start()
-    monkeypatch.setenv("AWS_ENDPOINT_URL", made.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", ACCESS)
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
-    monkeypatch.delenv("AWS_REGION", raising=False)
-    yield made
+    with serving(tmp_path / "bucket", monkeypatch) as made:
+        yield made
     s3._local.__dict__.clear()
-    made.shutdown()
-    made.server_close()
-    thread.join()
 
 
 def rows(source: Any, **options: Any) -> list[tuple[int, bytes]]:
@@ -141,7 +61,7 @@ def test_signatures_are_those_of_the_published_example() -> None:
     assert made["authorization"].endswith("f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41")
 
 
-def test_remote_batches_equal_local_ones_and_each_chunk_is_fetched_once(server: Server, tmp_path: Path) -> None:
+def test_remote_batches_equal_local_ones_and_each_chunk_is_fetched_once(server: S3Server, tmp_path: Path) -> None:
     local = rows(tmp_path / "bucket" / "set-1")
     cache = Cache(tmp_path / "cache", chunk_bytes=4096)
     assert rows("s3://data/set-1", cache=cache, prefetch=3, threads=3) == local
@@ -154,7 +74,7 @@ def test_remote_batches_equal_local_ones_and_each_chunk_is_fetched_once(server: 
 
 
 def test_slow_failing_and_cut_answers_change_nothing(
-    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     local = rows(tmp_path / "bucket" / "set-1")
     server.fail_every, server.cut_every, server.delay = 5, 7, 0.002
@@ -163,7 +83,7 @@ def test_slow_failing_and_cut_answers_change_nothing(
     assert rows("s3://data/set-1", cache=Cache(tmp_path / "cache", chunk_bytes=2048)) == local
 
 
-def test_a_store_that_stays_down_is_named(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_stays_down_is_named(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gristmill.packing.s3.time.sleep", lambda seconds: None)
     cache = Cache(tmp_path / "cache")
     shards = open_shards("s3://data/set-1", cache=cache, retries=2)
@@ -178,14 +98,14 @@ def test_a_store_that_stays_down_is_named(server: Server, tmp_path: Path, monkey
         open_shards("s3://data/set-1")
 
 
-def test_wrong_keys_fail_at_once(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_keys_fail_at_once(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
     with pytest.raises(ShardReadError, match="HTTP 403"):
         Remote("s3://data/set-1").read("shards.json")
     assert server.n == 1
 
 
-def test_a_damaged_cache_is_fetched_again_and_a_damaged_store_is_an_error(server: Server, tmp_path: Path) -> None:
+def test_a_damaged_cache_is_fetched_again_and_a_damaged_store_is_an_error(server: S3Server, tmp_path: Path) -> None:
     local = rows(tmp_path / "bucket" / "set-1")
     rows("s3://data/set-1", cache=Cache(tmp_path / "cache", chunk_bytes=4096))
     chunk = next((tmp_path / "cache").rglob("*.bin.000001.chunk"))
@@ -201,7 +121,7 @@ def test_a_damaged_cache_is_fetched_again_and_a_damaged_store_is_an_error(server
         rows("s3://data/set-1", cache=Cache(tmp_path / "cache2", chunk_bytes=4096))
 
 
-def test_the_cache_stays_within_its_limit(server: Server, tmp_path: Path) -> None:
+def test_the_cache_stays_within_its_limit(server: S3Server, tmp_path: Path) -> None:
     local = rows(tmp_path / "bucket" / "set-1")
     cache = Cache(tmp_path / "cache", limit_bytes=12_288, chunk_bytes=4096)
     assert rows("s3://data/set-1", cache=cache, verify="never") == local
@@ -226,7 +146,7 @@ def fetch_all(folder: Path, chunk_bytes: int, queue: Any) -> None:
     queue.put(cache.n_fetched)
 
 
-def test_processes_share_a_cache_without_fetching_twice(server: Server, tmp_path: Path) -> None:
+def test_processes_share_a_cache_without_fetching_twice(server: S3Server, tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     queue = context.Queue()
     server.delay = 0.005
@@ -239,4 +159,4 @@ def test_processes_share_a_cache_without_fetching_twice(server: Server, tmp_path
         worker.join()
     assert max(n for key, n in server.seen.items() if not key.startswith("shards.json")) == 1
     assert total == sum(n for key, n in server.seen.items() if not key.startswith("shards.json")) + 1
-    assert not list((tmp_path / "cache").rglob("*.tmp-*"))
+    assert not list((tmp_path / "cache" / "partial").iterdir())

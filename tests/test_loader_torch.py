@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -117,19 +119,35 @@ print("the epochs went on to their end")
 """
 
 
-def test_a_killed_worker_is_an_error_and_no_hang_and_leaves_nothing(root: Path) -> None:
+def test_a_killed_worker_is_an_error_and_no_hang_and_leaves_nothing(root: Path, tmp_path: Path) -> None:
     def shared() -> set[str]:
         folder = Path("/dev/shm")
         return {path.name for path in folder.iterdir()} if folder.is_dir() else set()
 
     before = shared()
-    ran = subprocess.run(
-        [sys.executable, "-c", KILLED, str(root)], capture_output=True, text=True, timeout=120, check=False
-    )
+    ran = subprocess.Popen(
+        [sys.executable, "-c", KILLED, str(root)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )  # fmt: skip
+    stdout, stderr = ran.communicate(timeout=120)
     assert ran.returncode != 0
-    assert ran.stdout == ""
-    assert "DataLoader worker" in ran.stderr
-    assert {name for name in shared() - before if "gristmill" in name} == set()
+    assert stdout == ""
+    assert "DataLoader worker" in stderr
+    assert list(tmp_path.rglob("*")) == []
+    assert {n for n in shared() - before if "gristmill" in n or str(ran.pid) in n.split("_")} == set()
+
+
+def test_batches_cross_to_the_main_process_without_shared_memory(root: Path) -> None:
+    batch = next(iter(loader(root, loss_mask=True)))
+    raw = pickle.dumps(batch)
+    assert len(raw) < 3 * 4 * batch["input_ids"].numel() + batch["loss_mask"].numel() + 2000
+    again = pickle.loads(raw)
+    assert list(again) == list(batch)
+    for key, value in batch.items():
+        assert type(again[key]) is type(value)
+        if isinstance(value, torch.Tensor):
+            assert again[key].dtype == value.dtype
+            assert torch.equal(again[key], value)
 
 
 def test_megatron_core_reads_our_shards(root: Path) -> None:
