@@ -1,25 +1,22 @@
-"""Commands that look at what a run left: other thresholds, contamination, tokenizer, loader plans, loss spikes."""
+"""Commands that look at what a run left: other thresholds, contamination, tokenizers."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from gristmill.jobs import loading
 from gristmill.pipelines.console import make_console
 from gristmill.stages.errors import ConfigError
-
-if TYPE_CHECKING:
-    from gristmill.packing import Loader
 
 app = typer.Typer()
 console = make_console()
 
 ArtifactPath = Annotated[str, typer.Argument(help="an artifact's directory")]
-ShardPaths = Annotated[list[str], typer.Argument(help="shard sets, NAME=DIR[:WEIGHT] or DIR")]
 
 
 @app.command("what-if")
@@ -127,75 +124,4 @@ def tokenizer_report(
         page.write_text(as_html(artifact.manifest.report), encoding="utf-8")
 
 
-def _loader(paths: list[str], sequence_length: int, batch_size: int, seed: int, pack: str, world_size: int) -> Loader:
-    from gristmill.packing import Loader
-
-    sources: dict[str, list[str]] = {}
-    weights: dict[str, float] = {}
-    for item in paths:
-        name, equals, rest = item.partition("=")
-        folder, colon, weight = (rest if equals else item).rpartition(":")
-        if not colon or not weight.replace(".", "", 1).isdigit():
-            folder, weight = (rest if equals else item), ""
-        name = name if equals else Path(folder).name
-        sources.setdefault(name, []).append(folder)
-        if weight:
-            weights[name] = float(weight)
-    return Loader(
-        sources, sequence_length=sequence_length, batch_size=batch_size, seed=seed, pack=pack, world_size=world_size,
-        weights=weights or None, prefetch=0,
-    )  # fmt: skip
-
-
-Length = Annotated[int, typer.Option("--sequence-length", min=1)]
-Rows = Annotated[int, typer.Option("--batch-size", min=1, help="rows a rank and step")]
-Seed = Annotated[int, typer.Option()]
-Packing = Annotated[str, typer.Option(help="concat, best_fit or document")]
-World = Annotated[int, typer.Option("--world-size", min=1)]
-
-
-@app.command("plan-loader")
-def plan_loader(
-    paths: ShardPaths,
-    sequence_length: Length = 4096,
-    batch_size: Rows = 8,
-    seed: Seed = 0,
-    pack: Packing = "concat",
-    world_size: World = 1,
-    steps: Annotated[int | None, typer.Option(help="steps that will be trained; default: the whole run")] = None,
-) -> None:
-    """Print steps, tokens by source, epochs, bytes, requests and the first row of a run, before it is launched."""
-    from gristmill.packing.report import describe_plan, plan_text
-
-    with _loader(paths, sequence_length, batch_size, seed, pack, world_size) as loader:
-        console.print(plan_text(describe_plan(loader, steps)), highlight=False, markup=False)
-
-
-@app.command()
-def spike(
-    paths: ShardPaths,
-    steps: Annotated[str, typer.Option(help="A:B, the steps [A, B) around the spike")],
-    sequence_length: Length = 4096,
-    batch_size: Rows = 8,
-    seed: Seed = 0,
-    pack: Packing = "concat",
-    world_size: World = 1,
-    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json, to show text")] = None,
-    page: Annotated[Path | None, typer.Option("--html", help="write the report as a page")] = None,
-) -> None:
-    """Decode what was delivered in a window of steps, the strangest sequences first."""
-    from gristmill.packing.forensics import spike_html, spike_report, spike_text
-
-    first, colon, last = steps.partition(":")
-    if not (colon and first.isdigit() and last.isdigit()):
-        raise ConfigError(f"--steps {steps}: it is written A:B, with A < B")
-    decode: Any = None
-    if tokenizer is not None:
-        from gristmill.tokenizer.encode import load_encoder
-
-        decode = load_encoder(str(tokenizer)).decode
-    with _loader(paths, sequence_length, batch_size, seed, pack, world_size) as loader:
-        rows = spike_report(loader, int(first), int(last))
-    console.print(spike_text(rows, decode), highlight=False, markup=False)
-    if page is not None:
-        page.write_text(spike_html(rows, decode), encoding="utf-8")
+app.registered_commands.extend(loading.app.registered_commands)

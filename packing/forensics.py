@@ -9,7 +9,7 @@ the three deviations, in standard deviations of the past.
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +26,11 @@ BASELINE_ROWS = 512
 
 @dataclass(frozen=True)
 class SuspectRow:
-    """One delivered row: step and slot, its three signals, its score, and its documents."""
+    """One delivered row: step and slot, its three signals, its score, and its documents.
+
+    `ids` are its first 64, `repeats` the 8-gram that occurs most often in it (empty if none occurs twice), `rarest` its
+    five ids of the highest surprisal.
+    """
 
     step: int
     slot: int
@@ -39,6 +43,15 @@ class SuspectRow:
     surprisal_bits: float
     documents: tuple[str, ...]
     ids: tuple[int, ...]
+    repeats: tuple[int, ...]
+    rarest: tuple[int, ...]
+
+
+def windows_of(rows: Iterable[SuspectRow]) -> list[tuple[int, int]]:
+    """Return the half-open windows of global samples that these rows are, rising."""
+    samples = np.array(sorted({row.sample for row in rows}), np.int64)
+    runs = np.split(samples, np.flatnonzero(np.diff(samples) != 1) + 1)
+    return [(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
 
 
 def spike_report(
@@ -69,8 +82,14 @@ def spike_report(
     base = signals(past, surprise)
     centre, spread = base.mean(axis=0), base.std(axis=0) + 1e-6
     samples = loader.samples_of(np.arange(first, last, dtype=np.int64))
-    ids = row_ids(loader, samples)
-    found = signals(ids, surprise)
+    found = np.empty((len(samples), 3))
+    details: list[tuple[tuple[int, ...], ...]] = []
+    for at in range(0, len(samples), 64):
+        ids = row_ids(loader, samples[at : at + 64])
+        found[at : at + 64] = signals(ids, surprise)
+        details += [
+            (tuple(row[:64].tolist()), most_repeated(row), tuple(rarest(row, surprise).tolist())) for row in ids
+        ]
     # Low entropy is suspicious, high repetition and surprisal are.
     deviation = (found - centre) / spread * np.array([-1.0, 1.0, 1.0])
     names = ("entropy", "repetition", "surprisal")
@@ -91,7 +110,7 @@ def spike_report(
                 repeated,
                 surprisal,
                 tuple(piece.document.document_id for piece in trace.pieces),
-                tuple(ids[row, :64].tolist()),
+                *details[row],
             )
         )
     return out
@@ -106,14 +125,35 @@ def row_ids(loader: Loader, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.in
     return np.concatenate(parts)
 
 
+def _grams(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """Return a hash of each 8-gram."""
+    grams = np.zeros(max(len(tokens) - NGRAM + 1, 0), np.uint64)
+    for i in range(NGRAM):
+        grams = grams * np.uint64(0x9E3779B97F4A7C15) + tokens[i : i + len(grams)].astype(np.uint64)
+    return grams
+
+
+def most_repeated(tokens: npt.NDArray[np.int64]) -> tuple[int, ...]:
+    """Return the 8-gram that occurs most often, the earliest of several; nothing if none occurs twice."""
+    _, first, counts = np.unique(_grams(tokens), return_index=True, return_counts=True)
+    if not len(counts) or counts.max() < 2:
+        return ()
+    at = int(first[counts == counts.max()].min())
+    return tuple(tokens[at : at + NGRAM].tolist())
+
+
+def rarest(tokens: npt.NDArray[np.int64], surprise: npt.NDArray[np.float64], n: int = 5) -> npt.NDArray[np.int64]:
+    """Return the `n` different ids of the highest surprisal, the most surprising first."""
+    ids = np.unique(tokens)
+    return ids[np.argsort(-surprise[ids], kind="stable")[:n]]
+
+
 def signals(ids: npt.NDArray[np.int64], surprise: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return entropy in bits, share of repeated 8-grams and mean surprisal in bits of each row, [rows, 3]."""
     out = np.empty((len(ids), 3))
     for row, tokens in enumerate(ids):
         share = np.unique(tokens, return_counts=True)[1] / len(tokens)
-        grams = np.zeros(max(len(tokens) - NGRAM + 1, 0), np.uint64)
-        for i in range(NGRAM):
-            grams = grams * np.uint64(0x9E3779B97F4A7C15) + tokens[i : i + len(grams)].astype(np.uint64)
+        grams = _grams(tokens)
         out[row, 0] = -(share * np.log2(share)).sum()
         out[row, 1] = 1 - len(np.unique(grams)) / max(1, len(grams))
         out[row, 2] = surprise[tokens].mean()
@@ -139,13 +179,19 @@ def spike_html(rows: Sequence[SuspectRow], decode: Callable[[Sequence[int]], str
     """Return the report as one HTML page without scripts."""
     cells = []
     for row in rows:
-        text = decode(row.ids) if decode is not None else " ".join(map(str, row.ids))
+        text, loop, rare = (
+            decode(part) if decode is not None else " ".join(map(str, part))
+            for part in (row.ids, row.repeats, row.rarest)
+        )
         values = (
             f"{row.score:.1f}", row.worst, f"{row.step:,}", row.slot, f"{row.entropy_bits:.2f}",
-            f"{row.repeated:.1%}", f"{row.surprisal_bits:.2f}", row.source, ", ".join(row.documents), text,
+            f"{row.repeated:.1%}", f"{row.surprisal_bits:.2f}", row.source, ", ".join(row.documents), text, loop, rare,
         )  # fmt: skip
         cells.append("<tr>" + "".join(f"<td>{html.escape(str(v))}</td>" for v in values) + "</tr>")
-    names = ("score", "because of", "step", "slot", "entropy", "repeated", "surprisal", "source", "documents", "text")
+    names = (
+        "score", "because of", "step", "slot", "entropy", "repeated", "surprisal", "source", "documents", "text",
+        "most repeated", "rarest",
+    )  # fmt: skip
     head = "".join(f"<th>{name}</th>" for name in names)
     style = "body{font:14px sans-serif}td,th{padding:4px 8px;text-align:left;border-bottom:1px solid #ddd}"
     return (

@@ -22,7 +22,7 @@ from gristmill.packing.certificate import Certificate, certify, row_marks
 from gristmill.packing.chunk import Chunk
 from gristmill.packing.errors import ArgumentError, problem
 from gristmill.packing.order import Shuffle, Skips
-from gristmill.packing.plan import Paths, Plan, make_plan
+from gristmill.packing.plan import MAX_POSITIONS, Paths, Plan, make_plan
 from gristmill.packing.prefetch import Prefetcher
 from gristmill.packing.skipfile import read_skip_file
 from gristmill.packing.state import STATE_MAGIC, STATE_VERSION, check_state
@@ -148,6 +148,15 @@ class Loader:
                     got=self.global_batch_size,
                 )
             )
+        if self.global_batch_size > MAX_POSITIONS:
+            raise ArgumentError(
+                problem(
+                    "impossible number of rows a step",
+                    where="Loader",
+                    expected=f"at most {MAX_POSITIONS:,}",
+                    got=self.global_batch_size,
+                )
+            )
         self.rank, self.world_size = rank, world_size
         self.plan: Plan = make_plan(
             sources,
@@ -163,12 +172,23 @@ class Loader:
             plan_cache=plan_cache,
             cache=cache,
         )
+        rows = -(-self.global_batch_size // world_size)
+        if rows * sequence_length > MAX_POSITIONS:
+            raise ArgumentError(
+                problem(
+                    "a batch has more positions than int32 counts",
+                    where="Loader",
+                    expected=f"rows a rank times sequence_length of at most {MAX_POSITIONS:,}",
+                    got=f"{rows:,} times {sequence_length:,}",
+                )
+            )
         if cache is not None:
             cache.next_use = self._next_use
         if isinstance(skip, (str, os.PathLike)):
             skip, withdrawn = read_skip_file(skip)
             tombstones = [*tombstones, *withdrawn]
         self._skips = Skips(skip)
+        self._given_skips = self._skips.windows
         self._drop_last = drop_last
         self._options = BatchOptions(np.dtype(dtype), loss_mask, boundary_targets)
         self._pool = pool or Pool()
@@ -303,6 +323,9 @@ class Loader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue where `state` was taken, on any rank count, batch size or number of workers.
 
+        Skip windows and tombstones that this loader was made with are added to those of the state, windows as far as
+        they lie ahead: what was delivered stays as it was.
+
         Raises:
             StateError: the state is of another format version, plan or tokenizer; says which fact differs.
         """
@@ -314,7 +337,8 @@ class Loader:
         if changes != self.plan.order.changes:
             self.plan = self.plan.with_changes(changes)
         self.filler = Filler(self.plan, self._options, self._pool, self._tombstones)
-        self._skips = Skips([(int(a), int(b)) for a, b in state["skip"]])
+        saved = Skips([(int(a), int(b)) for a, b in state["skip"]])
+        self._skips = saved.with_later(self._given_skips, int(saved.sample(int(state["delivered"]))))
         self._certificate = Certificate()
         self._move(int(state["delivered"]), int(state["step"]))
         if "worker" in state:
@@ -346,11 +370,9 @@ class Loader:
 
     def skip(self, windows: Sequence[tuple[int, int]]) -> None:
         """Never deliver these half-open windows of global samples; what is already delivered stays as it was."""
-        now = int(self._skips.sample(self.delivered))
-        later = [(max(int(a), now), int(b)) for a, b in windows if b > now]
         delivered = self.delivered
         self.close()
-        self._skips = Skips([*self._skips.windows, *later])
+        self._skips = self._skips.with_later(windows, int(self._skips.sample(delivered)))
         self._move(delivered, self._step)
 
     def samples_of_steps(self, first: int, last: int) -> list[tuple[int, int]]:

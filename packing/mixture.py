@@ -28,8 +28,8 @@ MAX_PARTS = 1 << 20
 SMALLEST_PARTS = 16
 
 
-def quantise(weights: Sequence[float]) -> tuple[int, ...]:
-    """Return integers with the ratios of `weights`; a positive weight never becomes 0.
+def check_weights(weights: Sequence[float]) -> None:
+    """Refuse weights that say nothing.
 
     Raises:
         ArgumentError: no weight is positive, or one is negative or not finite.
@@ -44,6 +44,15 @@ def quantise(weights: Sequence[float]) -> tuple[int, ...]:
                 got=list(weights),
             )
         )
+
+
+def quantise(weights: Sequence[float]) -> tuple[int, ...]:
+    """Return integers with the ratios of `weights`; a positive weight never becomes 0.
+
+    Raises:
+        ArgumentError: as `check_weights`.
+    """
+    check_weights(weights)
     if sum(w > 0 for w in weights) == 1:
         return tuple(int(w > 0) for w in weights)
     total = sum(Fraction(w).limit_denominator(10**9) for w in weights)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.packing.errors import ArgumentError, problem
-from gristmill.packing.mixture import Period, period, quantise
+from gristmill.packing.mixture import Period, check_weights, period, quantise
 from gristmill.packing.permutation import BlockShuffle, Permutation
 
 Ints = npt.NDArray[np.int64]
@@ -116,6 +116,7 @@ class Order:
                         got=unknown,
                     )
                 )
+            check_weights(list(weights.values()))
         starts = [start for start, _ in self.changes]
         if starts and (starts[0] != 0 or starts != sorted(set(starts))):
             raise ArgumentError(
@@ -287,6 +288,10 @@ class Skips:
         self._skipped = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         self._logical = starts - self._skipped[:-1]
         self._starts, self._ends = starts, starts + sizes
+
+    def with_later(self, windows: Sequence[tuple[int, int]], now: int) -> Skips:
+        """Return these skips and, of `windows`, what lies at sample `now` or later."""
+        return Skips([*self.windows, *((max(int(a), now), int(b)) for a, b in windows if int(b) > now)])
 
     def sample(self, logical: npt.ArrayLike) -> Ints:
         """Return the sample that is delivered as number `logical`."""

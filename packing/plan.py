@@ -24,6 +24,8 @@ from gristmill.packing.reader import ShardSet, open_shards
 
 Ints = npt.NDArray[np.int64]
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+MAX_POSITIONS = 2**31 - 1
+"""Positions of a row, and of a rank's batch: `cu_seqlens` is int32."""
 PACKINGS = ("concat", "best_fit", "document")
 
 
@@ -138,13 +140,16 @@ def make_plan(
     Raises:
         ArgumentError: impossible arguments. ShardFormatError: sources with different tokenizers.
     """
-    if sequence_length < 1:
+    if not 1 <= sequence_length <= MAX_POSITIONS:
         raise ArgumentError(
-            problem("impossible length", where="sequence_length", expected="at least 1", got=sequence_length)
+            problem(
+                "impossible length", where="sequence_length", expected=f"1 to {MAX_POSITIONS:,}", got=sequence_length
+            )
         )
     if pack not in PACKINGS:
         raise ArgumentError(problem("unknown packing", where="pack", expected=PACKINGS, got=pack))
-    named = named_sources(sources)
+    # By name, so that the order of the run does not depend on that of a mapping.
+    named = dict(sorted(named_sources(sources).items()))
     opened = {name: open_shards(paths, verify=verify, retries=retries, cache=cache) for name, paths in named.items()}
     first_name, first = next(iter(opened.items()))
     for name, shards in opened.items():

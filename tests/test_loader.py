@@ -156,6 +156,15 @@ def test_a_state_counts_what_was_delivered_and_not_what_was_prefetched(corpus: A
     loader.close()
 
 
+def test_the_order_of_a_mapping_does_not_matter(corpus: Any, tmp_path: Path) -> None:
+    other = write_shards(tmp_path, [[7] * 40] * 30, SPEC)
+    for extra in ({}, {"weights": {"a": 1, "b": 1}, "epochs": 1}):
+        options: dict[str, Any] = {"sequence_length": S, "batch_size": 1, **extra}
+        one, two = Loader({"a": corpus[0], "b": other}, **options), Loader({"b": other, "a": corpus[0]}, **options)
+        assert one.plan.hash == two.plan.hash
+        assert rows(one) == rows(two)
+
+
 def test_states_of_another_run_are_refused_with_the_reason(corpus: Any) -> None:
     root = corpus[0]
 
@@ -273,6 +282,10 @@ def test_impossible_arguments_are_refused(corpus: Any) -> None:
         {"batch_size": 1, "shuffle": "riffle"},
         {"batch_size": 1, "curriculum": [(5, {"all": 1})]},
         {"batch_size": 1, "skip": [(5, 3)]},
+        {"batch_size": 1, "weights": {"all": 0}},
+        {"batch_size": 1, "weights": {"all": 1}, "curriculum": [(5, {"all": -1})]},
+        {"batch_size": 2**27},
+        {"batch_size": 2**40},
     ):
         with pytest.raises(ArgumentError):
             Loader(root, sequence_length=S, **options)  # type: ignore[arg-type]

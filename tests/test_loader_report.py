@@ -53,7 +53,7 @@ def test_part_of_a_run_is_described(roots: dict[str, Path]) -> None:
     with pytest.raises(ArgumentError, match="the run never ends"):
         describe_plan(loader)
     facts = describe_plan(loader, 100)
-    assert [s["rows"] for s in facts["sources"]] == [300, 100]
+    assert {s["name"]: s["rows"] for s in facts["sources"]} == {"web": 300, "code": 100}
     assert facts["tokens"] == 20_000
 
 
