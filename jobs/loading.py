@@ -147,7 +147,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 def options_of(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `Loader` that give a plan with these facts."""
-    from gristmill.packing import Shuffle
+    from gristmill.packing import Change, Shuffle
 
     shuffle, declared, caps = facts["shuffle"], facts["weights"], facts["epochs"]
     out: dict[str, Any] = {
@@ -156,12 +156,13 @@ def options_of(facts: dict[str, Any]) -> dict[str, Any]:
         "pack": facts["pack"],
         "shuffle": Shuffle(*shuffle) if isinstance(shuffle, list) else shuffle,
     }
+    lengths = [Change(start, sequence_length=length) for start, length in facts["lengths"]]
+    out["curriculum"] = [*(tuple(change) for change in declared[1:]), *lengths]
     if declared:
         out["weights"] = declared[0][1]
-        out["curriculum"] = [tuple(change) for change in declared[1:]]
-        out["epochs"] = {n: c for n, c in zip(facts["sources"], caps, strict=True) if c is not None} or None
+        out["epochs"] = {name: cap for name, cap in caps.items() if cap is not None} or None
     else:
-        out["epochs"] = float("inf") if caps[0] is None else caps[0]
+        out["epochs"] = next(iter(caps.values())) or float("inf")
     return out
 
 

@@ -14,6 +14,7 @@ from gristmill.packing.errors import (
     StarvedError,
     StateError,
 )
+from gristmill.packing.lengths import Change
 from gristmill.packing.loader import Loader, StepMetrics
 from gristmill.packing.order import Shuffle
 from gristmill.packing.reader import Provenance, ShardSet, open_shards
@@ -23,6 +24,7 @@ __all__ = [
     "ArgumentError",
     "Cache",
     "Certificate",
+    "Change",
     "Loader",
     "PackingError",
     "Provenance",

@@ -122,7 +122,7 @@ class Filler:
             "position_ids": positions if divisor == 1 else positions.reshape(shape),
             "cu_seqlens": begins,
             "max_seqlen": int(sizes.max()),
-            "samples": chunk.samples[low:high].copy(),
+            "samples": np.repeat(chunk.samples[low:high], divisor),
         }
         if mask:
             np.not_equal(labels, IGNORE, out=mask[0].view(np.bool_))

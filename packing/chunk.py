@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gristmill.packing.certificate import Certificate, row_marks
+from gristmill.packing.layout import ragged_ranges
 from gristmill.packing.plan import Plan, Resolved
 
 Ints = npt.NDArray[np.int64]
@@ -23,14 +24,14 @@ class Chunk:
     (row * S + position) of rows' and documents' beginnings, those of row r from `begin_bounds[r]` on.
     """
 
-    def __init__(self, plan: Plan, samples: Ints, divisor: int = 1) -> None:
-        """Resolve `samples` (-1: blank) and lay their reads out; `divisor` cuts each row into that many."""
+    def __init__(self, plan: Plan, samples: Ints, divisors_C: Ints | None = None) -> None:
+        """Resolve `samples` (-1: blank) and lay their reads out; `divisors_C` cuts each row into that many."""
         resolved = plan.resolve(samples)
         self.samples = samples
         self.piece_bounds: list[int] = []
         self.reads: list[Read] = []
         self._lay_reads(plan, resolved)
-        self._lay_begins(plan, resolved, divisor)
+        self._lay_begins(plan, resolved, divisors_C)
         marks = row_marks(*(part.view(np.uint64) for part in resolved.identity))
         self._marks = marks
         self._sums = np.concatenate([np.zeros((1, 2), np.uint64), np.cumsum(marks, axis=0, dtype=np.uint64)])
@@ -70,17 +71,19 @@ class Chunk:
         self.piece_bounds = bounds.tolist()
         self.reads = list(zip(*columns.tolist(), strict=True))
 
-    def _lay_begins(self, plan: Plan, resolved: Resolved, divisor: int) -> None:
+    def _lay_begins(self, plan: Plan, resolved: Resolved, divisors_C: Ints | None) -> None:
         s = plan.sequence_length
         n_rows = len(resolved.sample)
-        step = s // divisor
-        parts = [np.arange(0, n_rows * s, step, dtype=np.int64)]
+        parts = [np.arange(0, n_rows * s, s, dtype=np.int64)]
+        if divisors_C is not None:
+            inside = ragged_ranges(np.zeros(n_rows, np.int64), divisors_C) * np.repeat(s // divisors_C, divisors_C)
+            parts = [np.repeat(parts[0], divisors_C) + inside]
         for i, rows in resolved.groups.items():
             mine = np.flatnonzero(resolved.source == i)
             parts.append(np.repeat(mine * s, np.diff(rows.cuts_C1)) + rows.cuts_X)
         begins = np.concatenate(parts)
         begins.sort()
-        if divisor > 1:
+        if divisors_C is not None:
             begins = begins[np.concatenate([[True], np.diff(begins) > 0])]
         self.begins = begins
         self.begin_bounds: list[int] = np.searchsorted(begins, np.arange(n_rows + 1) * s).tolist()

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gristmill.packing.errors import ArgumentError, problem
+from gristmill.packing.errors import ArgumentError, ShardMissingError, problem
 from gristmill.packing.reader import ShardSet
 
 Ints = npt.NDArray[np.int64]
@@ -96,6 +96,39 @@ class ConcatLayout:
         low = first // self.sequence_length
         high = -(-last // self.sequence_length)
         return np.arange(low, min(high, self.n_items), dtype=np.int64)
+
+
+class GoneLayout:
+    """A source that the run no longer draws from and whose files are gone; only its number of items is known."""
+
+    def __init__(self, name: str, shards: ShardSet, n_items: int, facts: Any) -> None:
+        """Stand for source `name`; `shards` is an empty set."""
+        self.name = name
+        self.shards = shards
+        self.n_items = n_items
+        self._facts = facts
+
+    def facts(self) -> Any:
+        """What the layout's facts were."""
+        return self._facts
+
+    def rows(self, items: Ints) -> Rows:
+        """Refuse.
+
+        Raises:
+            ShardMissingError: always.
+        """
+        raise ShardMissingError(
+            problem(
+                "rows of a source that was left out when the run was resumed",
+                where=self.name,
+                then="give the source to the loader to look at them",
+            )
+        )
+
+    def items_of(self, first: int, last: int) -> Ints:
+        """No items: the documents are gone."""
+        return np.zeros(0, np.int64)
 
 
 def document_cuts(shards: ShardSet, first_C: Ints, n_C: Ints) -> tuple[Ints, Ints]:

@@ -21,11 +21,12 @@ from gristmill.packing.cache import Cache
 from gristmill.packing.certificate import Certificate, certify, row_marks
 from gristmill.packing.chunk import Chunk
 from gristmill.packing.errors import ArgumentError, problem
+from gristmill.packing.lengths import Change
 from gristmill.packing.order import Shuffle, Skips
 from gristmill.packing.plan import MAX_POSITIONS, Paths, Plan, make_plan
 from gristmill.packing.prefetch import Prefetcher
 from gristmill.packing.skipfile import read_skip_file
-from gristmill.packing.state import STATE_MAGIC, STATE_VERSION, check_state
+from gristmill.packing.state import STATE_MAGIC, STATE_VERSION, adopt, changed, check_format
 from gristmill.packing.tombstones import Tombstones
 from gristmill.packing.trace import RowTrace, Showing, samples_with, showings, trace_sample
 
@@ -51,7 +52,8 @@ class Loader:
 
     A batch is a dict: `input_ids`, `labels`, `position_ids` [rows, S]; `cu_seqlens` int32 [segments + 1] over
     the flattened batch, from 0 to rows * S; `max_seqlen` int; `samples` int64 [rows], the global sample
-    numbers (-1: a blank row after the end, all of whose labels are -100).
+    numbers (-1: a blank row after the end, all of whose labels are -100). Where a curriculum cuts rows to S / d,
+    there are d times as many, and d neighbours have the same sample number.
     """
 
     def __init__(
@@ -68,7 +70,7 @@ class Loader:
         epochs: float | Mapping[str, float] | None = None,
         pack: str = "concat",
         shuffle: Shuffle | str = "full",
-        curriculum: Sequence[tuple[int, Mapping[str, float]]] = (),
+        curriculum: Sequence[Change | tuple[int, Mapping[str, float]]] = (),
         skip: str | os.PathLike[str] | Sequence[tuple[int, int]] = (),
         tombstones: Sequence[str] = (),
         drop_last: bool = False,
@@ -90,7 +92,7 @@ class Loader:
 
         Args:
             sources: one shard folder, a list of them (one stream), or a mapping from source name to either.
-            sequence_length: inputs a row, S.
+            sequence_length: inputs a row, S; the longest where a curriculum changes it.
             batch_size: rows this rank delivers a step; the global batch is `batch_size * world_size`.
             global_batch_size: instead of `batch_size`: rows all ranks together deliver a step, split as
                 evenly as they go, so that a change of `world_size` leaves every step's content the same.
@@ -103,7 +105,8 @@ class Loader:
                 caps sources one by one, and the weight of a used-up source goes to the others.
             pack: "concat", "best_fit" or "document".
             shuffle: "full", "none" or a `Shuffle`.
-            curriculum: (sample, weights) pairs: from that global sample on, draw by these weights.
+            curriculum: `Change`s: from that global sample on, draw by other weights, or cut each row into shorter
+                ones; (sample, weights) pairs will do for weights.
             skip: half-open windows of global samples that are never delivered, or a skip file (skipfile.py).
             tombstones: ids of documents whose tokens are blanked wherever they come up.
             drop_last: drop the incomplete last step instead of filling it with blank rows.
@@ -166,7 +169,7 @@ class Loader:
             epochs=epochs,
             pack=pack,
             shuffle=shuffle,
-            changes=curriculum,
+            curriculum=curriculum,
             verify=verify,
             retries=retries,
             plan_cache=plan_cache,
@@ -313,6 +316,7 @@ class Loader:
             "delivered": delivered if self.n_rows is None else min(delivered, self.n_rows),
             "step": self._step + after_steps,
             "changes": [[start, dict(weights)] for start, weights in self.plan.order.changes],
+            "lengths": [list(change) for change in self.plan.lengths.changes],
             "skip": [list(window) for window in self._skips.windows],
             "tombstones": list(self._tombstones.documents),
         }
@@ -320,25 +324,31 @@ class Loader:
             state["worker"] = list(self._worker)
         return state
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any], *, weights: Mapping[str, float] | None = None) -> None:
         """Continue where `state` was taken, on any rank count, batch size or number of workers.
 
-        Skip windows and tombstones that this loader was made with are added to those of the state, windows as far as
-        they lie ahead: what was delivered stays as it was.
+        A run with weights may have gained sources, or lost such as it no longer draws from, and `epochs` may be
+        other than they were as far as that does not change the past. Skip windows and tombstones that this loader
+        was made with are added to those of the state, windows as far as they lie ahead.
+
+        Args:
+            state: from `state_dict` of any rank.
+            weights: draw by these from here on, as `set_weights`.
 
         Raises:
             StateError: the state is of another format version, plan or tokenizer; says which fact differs.
         """
-        check_state(state, self.plan)
-        self.close()
-        withdrawn = (*state["tombstones"], *self._tombstones.documents)
-        self._tombstones = Tombstones([source.shards for source in self.plan.sources], withdrawn)
-        changes = tuple((int(start), dict(weights)) for start, weights in state["changes"])
-        if changes != self.plan.order.changes:
-            self.plan = self.plan.with_changes(changes)
-        self.filler = Filler(self.plan, self._options, self._pool, self._tombstones)
+        check_format(state)
         saved = Skips([(int(a), int(b)) for a, b in state["skip"]])
-        self._skips = saved.with_later(self._given_skips, int(saved.sample(int(state["delivered"]))))
+        now = int(saved.sample(int(state["delivered"])))
+        plan = adopt(self.plan, state, now, weights)
+        shards = [source.shards for source in plan.sources]
+        withdrawn = (*state["tombstones"], *self._tombstones.documents)
+        tombstones = Tombstones(shards, withdrawn, known=state["tombstones"])
+        self.close()
+        self._tombstones = tombstones
+        self._use(plan)
+        self._skips = saved.with_later(self._given_skips, now)
         self._certificate = Certificate()
         self._move(int(state["delivered"]), int(state["step"]))
         if "worker" in state:
@@ -354,6 +364,8 @@ class Loader:
     def set_weights(self, weights: Mapping[str, float]) -> None:
         """Draw by these weights from the next step on; nothing is repeated and nothing lost.
 
+        Changes of weights that a curriculum has for later are dropped.
+
         Raises:
             ArgumentError: the loader was made without weights, or a name is unknown.
         """
@@ -361,11 +373,20 @@ class Loader:
             raise ArgumentError(
                 problem("no mixture to change", where="set_weights", expected="a loader with weights=", got=None)
             )
-        now = int(self._skips.sample(self.delivered))
-        kept = tuple(change for change in self.plan.order.changes if change[0] < now)
+        order, now = self.plan.order, int(self._skips.sample(self.delivered))
         self.close()
-        self.plan = self.plan.with_changes((*kept, (now, dict(weights))))
-        self.filler = Filler(self.plan, self._options, self._pool, self._tombstones)
+        self._use(self.plan.with_changes(changed(order.changes, now, weights), self.plan.lengths))
+        self._move(self.delivered, self._step)
+
+    def set_sequence_length(self, sequence_length: int) -> None:
+        """Cut rows to this length from the next step on; changes that a curriculum has for later are dropped.
+
+        Raises:
+            ArgumentError: it does not divide the length that the loader was made with.
+        """
+        lengths = self.plan.lengths.with_change(int(self._skips.sample(self.delivered)), sequence_length)
+        self.close()
+        self._use(self.plan.with_changes(self.plan.order.changes, lengths))
         self._move(self.delivered, self._step)
 
     def skip(self, windows: Sequence[tuple[int, int]]) -> None:
@@ -407,7 +428,10 @@ class Loader:
 
     def where(self, step: int, slot: int) -> RowTrace:
         """Return the documents in row `slot` of the global batch of `step`, counted at this batch size."""
-        return trace_sample(self.plan, int(self._skips.sample(step * self.global_batch_size + slot)))
+        n_parts = self._divisor(step * self.global_batch_size)
+        slot, part = divmod(slot, n_parts)
+        sample = int(self._skips.sample(step * self.global_batch_size + slot))
+        return trace_sample(self.plan, sample, part, n_parts)
 
     def when(self, document_id: str, first: int = 0, last: int | None = None) -> list[Showing]:
         """Return when a document is shown, among global samples [first, last).
@@ -417,9 +441,17 @@ class Loader:
         end = self.plan.order.n_samples
         last = (end if end is not None else first + 1_000_000) if last is None else last
         samples = samples_with(self.plan, document_id, first, last)
-        return showings(samples, self._skips.logical, self._skips.skipped, self.global_batch_size)
+        return showings(self.plan, document_id, samples, self._skips, self.global_batch_size)
 
     # ---- inside ----------------------------------------------------------------------------------------
+
+    def _use(self, plan: Plan) -> None:
+        self.plan = plan
+        self.filler = Filler(plan, self._options, self._pool, self._tombstones)
+
+    def _divisor(self, row: int) -> int:
+        """Into how many rows the step is cut that begins with delivery `row`."""
+        return int(self.plan.lengths.divisors(self._skips.sample(row))) if self.plan.lengths.changes else 1
 
     def _move(self, delivered: int, step: int) -> None:
         """Go to a position; everything that depends on plan, skips or position is computed anew."""
@@ -472,9 +504,9 @@ class Loader:
         chunk = self._chunk(number)
         rows = self._high - self._low
         low, high = within * rows, (within + 1) * rows
-        batch = self.filler.fill(chunk, low, high)
+        batch = self.filler.fill(chunk, low, high, self._divisor(self._base + made * self.global_batch_size))
         if self._certify_content:
-            return batch, certify(chunk.marks[low:high], batch["input_ids"])
+            return batch, certify(chunk.marks[low:high], batch["input_ids"].reshape(rows, -1))
         return batch, chunk.certificate(low, high)
 
     def _chunk(self, number: int) -> Chunk:
@@ -484,11 +516,18 @@ class Loader:
                 first, n_steps = 0, self._head_steps
                 if number >= 0:
                     first, n_steps = self._head_steps + number * self._chunk_steps, self._chunk_steps
-                found = Chunk(self.plan, self._samples(first, n_steps))
+                found = Chunk(self.plan, self._samples(first, n_steps), self._divisors(first, n_steps))
                 self._chunks[number] = found
                 while len(self._chunks) > 4:
                     del self._chunks[min(self._chunks)]
             return found
+
+    def _divisors(self, made: int, n_steps: int) -> Ints | None:
+        """Into how many rows each of this rank's rows in steps made .. made + n_steps is cut; None: into one."""
+        if not self.plan.lengths.changes:
+            return None
+        first = self._base + np.arange(made, made + n_steps, dtype=np.int64) * self.global_batch_size
+        return np.repeat(self.plan.lengths.divisors(self._skips.sample(first)), self._high - self._low)
 
     def _samples(self, made: int, n_steps: int) -> Ints:
         """Global samples of this rank's rows in steps made .. made + n_steps; -1 beyond the end."""

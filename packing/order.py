@@ -73,7 +73,6 @@ class Segment:
     start: int
     parts: tuple[int, ...]
     base: tuple[int, ...]
-    sequence_length: int = 0
 
     @property
     def period(self) -> Period:

@@ -6,7 +6,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from gristmill.packing.cache import Cache
 from gristmill.packing.errors import ArgumentError, ShardFormatError, problem
 from gristmill.packing.fit import PackPlan, PlannedLayout, make_pack_plan
 from gristmill.packing.format import canonical_json, digest
-from gristmill.packing.layout import ConcatLayout, Layout, Rows
+from gristmill.packing.layout import ConcatLayout, GoneLayout, Layout, Rows
+from gristmill.packing.lengths import Change, LengthChange, Lengths, WeightChange, split_changes
 from gristmill.packing.order import Order, Shuffle
 from gristmill.packing.reader import ShardSet, open_shards
 
@@ -66,8 +67,9 @@ class Plan:
     sequence_length: int
     order: Order
     pack: str
-    declared: tuple[tuple[int, Mapping[str, float]], ...] = ()
-    """The weights and curriculum that the loader was made with, before changes in mid-run."""
+    lengths: Lengths
+    declared: tuple[tuple[WeightChange, ...], tuple[LengthChange, ...]] = ((), ())
+    """The weights and lengths that the loader was made with, before changes in mid-run."""
 
     @cached_property
     def facts(self) -> dict[str, Any]:
@@ -80,9 +82,11 @@ class Plan:
             "shuffle": self.order.shuffle.facts(),
             "tokenizer": first.tokenizer,
             "sources": {s.name: s.shards.identity for s in self.sources},
-            "layouts": [s.layout.facts() for s in self.sources],
-            "weights": [[start, dict(weights)] for start, weights in self.declared],
-            "epochs": list(self.order.caps),
+            "layouts": {s.name: s.layout.facts() for s in self.sources},
+            "items": {s.name: s.layout.n_items for s in self.sources},
+            "weights": [[start, dict(weights)] for start, weights in self.declared[0]],
+            "lengths": [list(change) for change in self.declared[1]],
+            "epochs": dict(zip(self.order.names, self.order.caps, strict=True)),
         }
 
     @cached_property
@@ -90,11 +94,24 @@ class Plan:
         """BLAKE2b-128 of `facts`."""
         return digest(canonical_json(self.facts))
 
-    def with_changes(self, changes: tuple[tuple[int, Mapping[str, float]], ...]) -> Plan:
-        """Return the plan with another list of weight changes."""
+    def with_changes(self, weights: tuple[WeightChange, ...], lengths: Lengths) -> Plan:
+        """Return the plan with other changes in the course of the run."""
         old = self.order
-        order = Order(old.names, old.n_items, old.seed, old.shuffle, old.caps, changes)
-        return Plan(self.sources, self.sequence_length, order, self.pack, self.declared)
+        order = Order(old.names, old.n_items, old.seed, old.shuffle, old.caps, weights)
+        return replace(self, order=order, lengths=lengths)
+
+    def with_gone(self, gone: Mapping[str, tuple[str, int, Any, float | None]]) -> Plan:
+        """Return the plan with sources that are there no more: identity, items, layout facts and cap by name."""
+        shards = self.sources[0].shards
+        sources, caps = list(self.sources), dict(zip(self.order.names, self.order.caps, strict=True))
+        for name, (identity, n, facts, cap) in gone.items():
+            sources.append(Source(name, GoneLayout(name, shards.emptied(identity), n, facts)))
+            caps[name] = cap
+        sources.sort(key=lambda source: source.name)
+        old, names = self.order, tuple(source.name for source in sources)
+        n_items = tuple(source.layout.n_items for source in sources)
+        order = Order(names, n_items, old.seed, old.shuffle, tuple(caps[n] for n in names), old.changes)
+        return replace(self, sources=tuple(sources), order=order)
 
     def resolve(self, samples: Ints) -> Resolved:
         """Describe samples (int64; -1 stands for a blank row beyond the end)."""
@@ -129,7 +146,7 @@ def make_plan(
     epochs: float | Mapping[str, float] | None = None,
     pack: str = "concat",
     shuffle: Shuffle | str = "full",
-    changes: Sequence[tuple[int, Mapping[str, float]]] = (),
+    curriculum: Sequence[Change | tuple[int, Mapping[str, float]]] = (),
     verify: str = "first",
     retries: int = 4,
     plan_cache: str | os.PathLike[str] | None = None,
@@ -168,10 +185,13 @@ def make_plan(
         Source(name, make_layout(shards, sequence_length, pack, plan_cache)) for name, shards in opened.items()
     )
     names = tuple(named)
+    changes, lengths = split_changes(curriculum)
     all_changes = ((0, dict(weights)), *changes) if weights is not None else ()
     if changes and weights is None:
         raise ArgumentError(
-            problem("a curriculum needs weights to begin with", where="Loader", expected="weights={..}", got=None)
+            problem(
+                "a curriculum of weights needs weights to begin with", where="Loader", expected="weights={..}", got=None
+            )
         )
     default = None if isinstance(epochs, Mapping) or epochs is not None or weights is not None else 1.0
     if isinstance(epochs, Mapping):
@@ -193,7 +213,7 @@ def make_plan(
         caps,
         all_changes,
     )
-    return Plan(laid, sequence_length, order, pack, all_changes)
+    return Plan(laid, sequence_length, order, pack, Lengths(sequence_length, lengths), (all_changes, lengths))
 
 
 def make_layout(

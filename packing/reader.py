@@ -371,6 +371,12 @@ class ShardSet:
         """Content hash of the set: tokenizer, dtype and every shard's manifest; paths do not enter it."""
         return digest(canonical_json([self._common, [entry for _, entry in self._entries]]))
 
+    def emptied(self, identity: str) -> ShardSet:
+        """Return a set of no shards, of the same tokenizer, that goes by the identity of one that is gone."""
+        out = ShardSet([], self._common, self._verify, self._retries)
+        out.__dict__["identity"] = identity
+        return out
+
     def name_of(self, number: int) -> str:
         """Return a shard's name without opening it."""
         return str(self._entries[number][1]["name"])

@@ -71,6 +71,7 @@ def describe_plan(loader: Loader, n_steps: int | None = None) -> dict[str, Any]:
             {"start": seg.start, "parts": dict(zip(plan.order.names, seg.parts, strict=True))}
             for seg in (plan.order.segments(max(samples, 1)) if plan.order.mixed else [])
         ],
+        "lengths": [{"start": start, "sequence_length": length} for start, length in plan.lengths.changes],
         "reads": round(rows * reads),
         "bytes_read": rows * (s + 1) * width,
         "bytes_a_step_and_rank": batch * (s + 1) * width // loader.world_size,
@@ -96,6 +97,7 @@ def plan_text(facts: dict[str, Any]) -> str:
     for segment in facts["segments"]:
         parts = ", ".join(f"{name} {part}" for name, part in segment["parts"].items() if part)
         lines.append(f"from row {segment['start']:,}: {parts}")
+    lines += [f"from row {change['start']:,}: cut to {change['sequence_length']:,}" for change in facts["lengths"]]
     if facts["first_row"]:
         lines += [
             f"first row, position {piece['start']:,}: {piece['positions']:,} tokens of {piece['document']!r} "

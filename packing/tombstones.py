@@ -21,8 +21,8 @@ Ints = npt.NDArray[np.int64]
 class Tombstones:
     """Sorted, merged token ranges of withdrawn documents in each source's stream."""
 
-    def __init__(self, sources: list[ShardSet], documents: Iterable[str]) -> None:
-        """Look the documents up by id, in every source.
+    def __init__(self, sources: list[ShardSet], documents: Iterable[str], known: Iterable[str] = ()) -> None:
+        """Look the documents up by id, in every source; those in `known` may be there no more.
 
         Raises:
             ArgumentError: an id that no source has.
@@ -39,7 +39,7 @@ class Tombstones:
                 ranges += [shards.document_tokens(number) for number in numbers]
             ranges = sorted(r for r in ranges if r[1] > r[0])
             self.ranges.append((np.array([a for a, _ in ranges], np.int64), np.array([b for _, b in ranges], np.int64)))
-        missing = [document for document in self.documents if document not in found]
+        missing = [document for document in self.documents if document not in found and document not in set(known)]
         if missing:
             raise ArgumentError(
                 problem(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from gristmill.packing.order import Skips
 from gristmill.packing.plan import Plan
 from gristmill.packing.reader import Provenance
 
@@ -41,8 +41,8 @@ class Showing:
     slot: int
 
 
-def trace_sample(plan: Plan, sample: int) -> RowTrace:
-    """Return the documents of one global sample."""
+def trace_sample(plan: Plan, sample: int, part: int = 0, n_parts: int = 1) -> RowTrace:
+    """Return the documents of one global sample, or of one of the equal parts that it is cut into."""
     resolved = plan.resolve(np.array([sample], np.int64))
     source = int(resolved.source[0])
     rows = resolved.groups[source]
@@ -59,7 +59,17 @@ def trace_sample(plan: Plan, sample: int) -> RowTrace:
             pieces.append(Piece(at + token - first, stop - token, document, token - begin))
             token = stop
         at += n
+    width = plan.sequence_length // n_parts
+    pieces = [p for piece in pieces if (p := _within(piece, part * width, (part + 1) * width)) is not None]
     return RowTrace(sample, plan.sources[source].name, int(resolved.epoch[0]), int(resolved.item[0]), tuple(pieces))
+
+
+def _within(piece: Piece, low: int, high: int) -> Piece | None:
+    """Return what of a piece lies in positions [low, high), counted from `low`."""
+    start, stop = max(piece.start, low), min(piece.start + piece.n_positions, high)
+    if stop <= start:
+        return None
+    return Piece(start - low, stop - start, piece.document, piece.document_token + start - piece.start)
 
 
 def samples_with(plan: Plan, document_id: str, first: int, last: int) -> list[int]:
@@ -74,13 +84,21 @@ def samples_with(plan: Plan, document_id: str, first: int, last: int) -> list[in
     return sorted(found)
 
 
-def showings(
-    samples: list[int], logical: Callable[[int], int], is_skipped: Callable[[int], bool], batch: int
-) -> list[Showing]:
-    """Return step and slot of samples that are delivered, at `batch` rows a step from the start of the run."""
+def showings(plan: Plan, document_id: str, samples: list[int], skips: Skips, batch: int) -> list[Showing]:
+    """Return step and slot of the rows of `samples` that show a document, at `batch` full rows a step."""
     out = []
     for sample in samples:
-        if not is_skipped(sample):
-            step, slot = divmod(logical(sample), batch)
-            out.append(Showing(sample, step, slot))
+        if skips.skipped(sample):
+            continue
+        step, slot = divmod(skips.logical(sample), batch)
+        n_parts = int(plan.lengths.divisors(skips.sample(step * batch)))
+        out += [
+            Showing(sample, step, slot * n_parts + part)
+            for part in range(n_parts)
+            if n_parts == 1 or _shows(trace_sample(plan, sample, part, n_parts), document_id)
+        ]
     return out
+
+
+def _shows(trace: RowTrace, document_id: str) -> bool:
+    return any(piece.document.document_id == document_id for piece in trace.pieces)
