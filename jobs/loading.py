@@ -30,7 +30,8 @@ ShardPaths = Annotated[list[str], typer.Argument(help="shard sets, NAME=DIR[:WEI
 Length = Annotated[int, typer.Option("--sequence-length", help="inputs a row")]
 Rows = Annotated[int, typer.Option("--batch-size", help="rows a rank and step")]
 Seed = Annotated[int, typer.Option()]
-Packing = Annotated[str, typer.Option(help="concat, best_fit, best_fit_balanced or document")]
+Packing = Annotated[str, typer.Option(help="concat, best_fit or document")]
+Balance = Annotated[bool, typer.Option("--balance", help="steps and ranks of about equal attention cost")]
 World = Annotated[int, typer.Option("--world-size", help="ranks")]
 State = Annotated[
     Path | None,
@@ -50,6 +51,7 @@ class Run:
     batch_size: int
     seed: int
     pack: str
+    balance: bool
     world_size: int
     state: Path | None
     cache: Path | None
@@ -86,7 +88,7 @@ class Run:
         if saved is None:
             made = Loader(
                 sources, sequence_length=self.sequence_length, seed=self.seed, pack=self.pack, weights=weights or None,
-                cache=cache, **common,
+                balance=self.balance, cache=cache, **common,
             )  # fmt: skip
         else:
             made = Loader(sources, cache=cache, **common, **options_of(saved["plan"]))
@@ -154,8 +156,16 @@ def options_of(facts: dict[str, Any]) -> dict[str, Any]:
         "sequence_length": facts["sequence_length"],
         "seed": facts["seed"],
         "pack": facts["pack"],
-        "shuffle": Shuffle(*shuffle) if isinstance(shuffle, list) else shuffle,
+        "balance": any(
+            isinstance(facts, list) and facts[0].endswith("+balanced") for facts in facts["layouts"].values()
+        ),
     }
+    if isinstance(shuffle, list):
+        kind, *sizes = shuffle
+        names = ("block_items", "window_blocks") if kind == "blocks" else ("n_strata",)
+        out["shuffle"] = Shuffle(kind, **dict(zip(names, sizes, strict=True)))
+    else:
+        out["shuffle"] = shuffle
     lengths = [Change(start, sequence_length=length) for start, length in facts["lengths"]]
     out["curriculum"] = [*(tuple(change) for change in declared[1:]), *lengths]
     if declared:
@@ -210,6 +220,7 @@ def plan_loader(
     batch_size: Rows = 8,
     seed: Seed = 0,
     pack: Packing = "concat",
+    balance: Balance = False,
     world_size: World = 1,
     steps: Annotated[int | None, typer.Option(help="steps that will be trained; default: the whole run")] = None,
     state: State = None,
@@ -220,7 +231,7 @@ def plan_loader(
 
     if steps is not None and not 1 <= steps <= MAX_STEPS:
         raise ConfigError(f"--steps {steps}: it must be from 1 to {MAX_STEPS:,}")
-    with Run(paths, sequence_length, batch_size, seed, pack, world_size, state, cache).loader() as loader:
+    with Run(paths, sequence_length, batch_size, seed, pack, balance, world_size, state, cache).loader() as loader:
         console.print(plan_text(describe_plan(loader, steps)), highlight=False, markup=False)
 
 
@@ -232,6 +243,7 @@ def spike(
     batch_size: Rows = 8,
     seed: Seed = 0,
     pack: Packing = "concat",
+    balance: Balance = False,
     world_size: World = 1,
     state: State = None,
     cache: CacheFolder = None,
@@ -255,7 +267,7 @@ def spike(
         raise ConfigError("--documents and --above say what --skip FILE lists: give that file")
     if (last - first) * max(1, batch_size) * max(1, world_size) > MAX_ROWS:
         raise ConfigError(f"--steps {steps}: at most {MAX_ROWS:,} rows are looked at together")
-    with Run(paths, sequence_length, batch_size, seed, pack, world_size, state, cache).loader() as loader:
+    with Run(paths, sequence_length, batch_size, seed, pack, balance, world_size, state, cache).loader() as loader:
         decode = decoder(tokenizer, loader.plan.sources[0].shards.tokenizer) if tokenizer is not None else None
         rows = spike_report(loader, first, last)
     console.print(spike_text(rows, decode), highlight=False, markup=False)

@@ -81,7 +81,9 @@ def spike_report(
     surprise = -np.log2(frequency / frequency.sum())
     base = signals(past, surprise)
     centre, spread = base.mean(axis=0), base.std(axis=0) + 1e-6
-    samples = loader.samples_of(np.arange(first, last, dtype=np.int64))
+    samples = loader.samples_of_slots(first_step, -(-last // g))
+    slots = np.flatnonzero(samples >= 0)
+    samples = samples[slots]
     found = np.empty((len(samples), 3))
     details: list[tuple[tuple[int, ...], ...]] = []
     for at in range(0, len(samples), 64):
@@ -96,7 +98,7 @@ def spike_report(
     out = []
     for row in np.argsort(-deviation.max(axis=1), kind="stable").tolist():
         trace = trace_sample(loader.plan, int(samples[row]))
-        step, slot = divmod(first + row, g)
+        step, slot = divmod(first + int(slots[row]), g)
         entropy, repeated, surprisal = found[row].tolist()
         out.append(
             SuspectRow(

@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.packing.balance import deal
 from gristmill.packing.batch import Batch, BatchOptions, Filler, Pool
 from gristmill.packing.cache import Cache
 from gristmill.packing.certificate import Certificate, certify, row_marks
@@ -70,6 +71,7 @@ class Loader:
         epochs: float | Mapping[str, float] | None = None,
         pack: str = "concat",
         shuffle: Shuffle | str = "full",
+        balance: bool = False,
         curriculum: Sequence[Change | tuple[int, Mapping[str, float]]] = (),
         skip: str | os.PathLike[str] | Sequence[tuple[int, int]] = (),
         tombstones: Sequence[str] = (),
@@ -105,6 +107,8 @@ class Loader:
                 caps sources one by one, and the weight of a used-up source goes to the others.
             pack: "concat", "best_fit" or "document".
             shuffle: "full", "none" or a `Shuffle`.
+            balance: let steps, and the ranks of a step, cost about the same attention (sums of document length
+                squared), for "best_fit" and "document"; see balance.py.
             curriculum: `Change`s: from that global sample on, draw by other weights, or cut each row into shorter
                 ones; (sample, weights) pairs will do for weights.
             skip: half-open windows of global samples that are never delivered, or a skip file (skipfile.py).
@@ -174,6 +178,7 @@ class Loader:
             retries=retries,
             plan_cache=plan_cache,
             cache=cache,
+            balance=balance,
         )
         rows = -(-self.global_batch_size // world_size)
         if rows * sequence_length > MAX_POSITIONS:
@@ -190,6 +195,7 @@ class Loader:
         if isinstance(skip, (str, os.PathLike)):
             skip, withdrawn = read_skip_file(skip)
             tombstones = [*tombstones, *withdrawn]
+        self._balance = balance
         self._skips = Skips(skip)
         self._given_skips = self._skips.windows
         self._drop_last = drop_last
@@ -407,6 +413,10 @@ class Loader:
         """Return the global samples of deliveries `rows` (counted from the start of the run)."""
         return self._skips.sample(rows)
 
+    def samples_of_slots(self, first: int, last: int) -> Ints:
+        """Return the global samples of the slots of steps [first, last), step after step; -1 beyond the end."""
+        return self._dealt(first * self.global_batch_size, last - first).ravel()
+
     def sample_of(self, row: int) -> int:
         """Return the global sample of one delivery."""
         return int(self._skips.sample(row))
@@ -430,7 +440,7 @@ class Loader:
         """Return the documents in row `slot` of the global batch of `step`, counted at this batch size."""
         n_parts = self._divisor(step * self.global_batch_size)
         slot, part = divmod(slot, n_parts)
-        sample = int(self._skips.sample(step * self.global_batch_size + slot))
+        sample = int(self._dealt(step * self.global_batch_size, 1)[0, slot])
         return trace_sample(self.plan, sample, part, n_parts)
 
     def when(self, document_id: str, first: int = 0, last: int | None = None) -> list[Showing]:
@@ -441,7 +451,7 @@ class Loader:
         end = self.plan.order.n_samples
         last = (end if end is not None else first + 1_000_000) if last is None else last
         samples = samples_with(self.plan, document_id, first, last)
-        return showings(self.plan, document_id, samples, self._skips, self.global_batch_size)
+        return showings(self.plan, document_id, samples, self._skips, self.global_batch_size, self._dealt)
 
     # ---- inside ----------------------------------------------------------------------------------------
 
@@ -532,13 +542,26 @@ class Loader:
     def _samples(self, made: int, n_steps: int) -> Ints:
         """Global samples of this rank's rows in steps made .. made + n_steps; -1 beyond the end."""
         g = self.global_batch_size
+        if self._balance:
+            return self._dealt(self._base + made * g, n_steps)[:, self._low : self._high].ravel()
         step = np.arange(made, made + n_steps, dtype=np.int64)[:, None] * g
-        logical = self._base + (step + np.arange(self._low, self._high, dtype=np.int64)).ravel()
-        samples = self._skips.sample(logical)
+        return self._delivery(self._base + (step + np.arange(self._low, self._high, dtype=np.int64)).ravel())
+
+    def _dealt(self, first: int, n_steps: int) -> Ints:
+        """Global samples of all slots of the steps from delivery `first` on, int64 (n_steps, rows a step)."""
+        g = self.global_batch_size
+        samples = self._delivery(np.arange(first, first + n_steps * g, dtype=np.int64))
+        if self._balance:
+            costs = self.plan.costs(samples).reshape(n_steps, g)
+            chosen = deal(costs, np.arange(self.world_size + 1, dtype=np.int64) * g // self.world_size)
+            return np.take_along_axis(samples.reshape(n_steps, g), chosen, axis=1)
+        return samples.reshape(n_steps, g)
+
+    def _delivery(self, rows: Ints) -> Ints:
+        """Global samples of deliveries, -1 beyond the end."""
+        samples = self._skips.sample(rows)
         total = self.plan.order.n_samples
-        if total is not None:
-            samples = np.where(samples < total, samples, -1)
-        return samples
+        return samples if total is None else np.where(samples < total, samples, -1)
 
 
 def _rebuild(cls: type[Loader], arguments: dict[str, Any], state: dict[str, Any]) -> Loader:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from gristmill.packing.errors import ArgumentError, problem
 from gristmill.packing.mixture import Period, check_weights, period, quantise
-from gristmill.packing.permutation import BlockShuffle, Permutation
+from gristmill.packing.permutation import BlockShuffle, Permutation, StrataShuffle
 
 Ints = npt.NDArray[np.int64]
 
@@ -29,22 +29,28 @@ class Shuffle:
     """How items are ordered within an epoch.
 
     "full": any item anywhere. "blocks": blocks of `block_items` neighbouring items, shuffled, and their items
-    within windows of `window_blocks` blocks. "none": as stored.
+    within windows of `window_blocks` blocks. "none": as stored. "strata": one of each of `n_strata` (a power of two)
+    equal ranges of items in turn, for items that are numbered by cost.
     """
 
     kind: str = "full"
     block_items: int = 256
     window_blocks: int = 64
+    n_strata: int = 64
 
     def __post_init__(self) -> None:
-        if self.kind not in ("full", "blocks", "none"):
+        if self.kind not in ("full", "blocks", "none", "strata"):
             raise ArgumentError(
-                problem("unknown shuffle", where="Shuffle", expected="full, blocks or none", got=self.kind)
+                problem("unknown shuffle", where="Shuffle", expected="full, blocks, strata or none", got=self.kind)
             )
+        if min(self.block_items, self.window_blocks, self.n_strata) < 1:
+            raise ArgumentError(problem("impossible sizes of a shuffle", where="Shuffle", expected=">= 1", got=self))
 
     def facts(self) -> Any:
         """What of this enters the plan hash."""
-        return self.kind if self.kind != "blocks" else [self.kind, self.block_items, self.window_blocks]
+        if self.kind == "blocks":
+            return [self.kind, self.block_items, self.window_blocks]
+        return [self.kind, self.n_strata] if self.kind == "strata" else self.kind
 
 
 class Identity:
@@ -63,6 +69,8 @@ def _bijection(shuffle: Shuffle, n: int, seed: int, name: str, epoch: int) -> An
         return Identity()
     if shuffle.kind == "blocks":
         return BlockShuffle(n, shuffle.block_items, shuffle.window_blocks, seed, name, epoch)
+    if shuffle.kind == "strata":
+        return StrataShuffle(n, shuffle.n_strata, seed, name, epoch)
     return Permutation(n, seed, name, epoch)
 
 

@@ -213,3 +213,80 @@ class BlockShuffle:
         if whole.any():
             block[whole] = self._blocks(slot[whole])
         return block * self.block_items + member
+
+
+class StrataShuffle:
+    """Draws from k equal ranges of [0, n) in turn: every window of k, a power of two, holds one item of each range.
+
+    Where items are numbered by cost, neighbours in the run then cost the same together. The order of ranges in a window
+    is the van der Corput sequence, scrambled for each window (Owen 1995): every aligned run of 2^q slots holds one item
+    of each of 2^q coarser ranges, so that short runs are even too. One permutation P of the windows serves all ranges,
+    each shifted by an amount of its own. Ranges have m or m + 1 items; the extra ones, chosen by key, end the epoch.
+    """
+
+    __slots__ = ("_extra", "_k", "_long", "_m", "_reversed", "_salt", "_shift", "_starts", "_windows", "n")
+
+    def __init__(self, n: int, n_strata: int, seed: int, *parts: object) -> None:
+        """Prepare a shuffle of [0, n) in `n_strata` ranges (rounded down to a power of two, at most n)."""
+        if n_strata < 1:
+            raise ArgumentError(
+                problem("impossible strata", where="StrataShuffle", expected="at least 1", got=n_strata)
+            )
+        self.n = n
+        k = 1 << (min(n_strata, n).bit_length() - 1)
+        keys = np.frombuffer(derive_key(seed, *parts, "strata"), "<u8")
+        self._k, self._m = k, n // k
+        self._starts = np.arange(k + 1, dtype=np.int64) * n // k
+        sizes = np.diff(self._starts)
+        self._long = np.flatnonzero(sizes > self._m)
+        numbers = np.arange(k, dtype=np.uint64)
+        self._shift = (mix64(numbers + keys[0]) % np.uint64(self._m)).astype(np.int64)
+        self._extra = np.where(
+            sizes > self._m, (mix64(numbers + keys[1]) % np.uint64(self._m + 1)).astype(np.int64), -1
+        )
+        self._salt = keys[2]
+        self._reversed = np.zeros(k, np.int64)
+        for bit in range(k.bit_length() - 1):
+            self._reversed |= ((np.arange(k) >> bit) & 1) << (k.bit_length() - 2 - bit)
+        self._windows = Permutation(self._m, seed, *parts, "windows")
+
+    def __call__(self, index: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Map indices in [0, n) to their places."""
+        x = np.atleast_1d(np.asarray(index, np.int64))
+        window, slot = x // self._k, x % self._k
+        last = window == self._m
+        stratum = self._scramble(self._reversed[slot], window, undo=False)
+        stratum[last] = self._long[slot[last]]
+        local = self._windows((np.where(last, 0, window) + self._shift[stratum]) % self._m)
+        extra = self._extra[stratum]
+        local = np.where(extra >= 0, (local + extra + 1) % (self._m + 1), local)
+        local[last] = extra[last]
+        return (self._starts[stratum] + local).reshape(np.shape(index))
+
+    def inverse(self, place: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """Map places back to indices."""
+        y = np.atleast_1d(np.asarray(place, np.int64))
+        stratum = np.searchsorted(self._starts, y, side="right") - 1
+        local, extra = y - self._starts[stratum], self._extra[stratum]
+        last = local == extra
+        local = np.where(extra >= 0, (local - extra - 1) % (self._m + 1), local)
+        local[last] = 0
+        window = (self._windows.inverse(local) - self._shift[stratum]) % self._m
+        slot = self._reversed[self._scramble(stratum, window, undo=True)]
+        slot[last] = np.searchsorted(self._long, stratum[last])
+        window[last] = self._m
+        return (window * self._k + slot).reshape(np.shape(place))
+
+    def _scramble(
+        self, values: npt.NDArray[np.int64], window: npt.NDArray[np.int64], *, undo: bool
+    ) -> npt.NDArray[np.int64]:
+        """Flip each bit by a hash of the window and of the bits above it, before they were flipped themselves."""
+        bits = self._k.bit_length() - 1
+        salt = mix64(window.astype(np.uint64) + self._salt)
+        plain, out = np.zeros_like(values), np.zeros_like(values)
+        for bit in reversed(range(bits)):
+            flip = (mix64(salt + (plain | 1 << (bits - bit)).astype(np.uint64)) & np.uint64(1)).astype(np.int64)
+            given = (values >> bit) & 1
+            plain = plain << 1 | (given ^ flip if undo else given)
+            out |= (given ^ flip) << bit
+        return out

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.packing.balance import SUFFIX, BalancedLayout, by_cost, row_costs
 from gristmill.packing.cache import Cache
 from gristmill.packing.errors import ArgumentError, ShardFormatError, problem
 from gristmill.packing.fit import PackPlan, PlannedLayout, make_pack_plan
@@ -113,6 +114,19 @@ class Plan:
         order = Order(names, n_items, old.seed, old.shuffle, tuple(caps[n] for n in names), old.changes)
         return replace(self, sources=tuple(sources), order=order)
 
+    def costs(self, samples: Ints) -> Ints:
+        """Return the attention cost of samples (-1: 0); rows of "concat" are not known to cost anything."""
+        out = np.zeros(len(samples), np.int64)
+        real = np.flatnonzero(samples >= 0)
+        source, _, item = self.order.locate(samples[real])
+        for i in np.unique(source):
+            layout = self.sources[i].layout
+            if isinstance(layout, PlannedLayout):
+                mine = source == i
+                costs = layout.costs if isinstance(layout, BalancedLayout) else row_costs(layout.plan)
+                out[real[mine]] = costs[item[mine]]
+        return out
+
     def resolve(self, samples: Ints) -> Resolved:
         """Describe samples (int64; -1 stands for a blank row beyond the end)."""
         real = samples >= 0
@@ -151,6 +165,7 @@ def make_plan(
     retries: int = 4,
     plan_cache: str | os.PathLike[str] | None = None,
     cache: Cache | None = None,
+    balance: bool = False,
 ) -> Plan:
     """Open the sources and lay out the run; reads `shards.json` files and nothing else for "concat".
 
@@ -165,6 +180,10 @@ def make_plan(
         )
     if pack not in PACKINGS:
         raise ArgumentError(problem("unknown packing", where="pack", expected=PACKINGS, got=pack))
+    if balance and pack == "concat":
+        raise ArgumentError(
+            problem("nothing to balance", where="balance", expected="pack='best_fit' or 'document'", got=pack)
+        )
     # By name, so that the order of the run does not depend on that of a mapping.
     named = dict(sorted(named_sources(sources).items()))
     opened = {name: open_shards(paths, verify=verify, retries=retries, cache=cache) for name, paths in named.items()}
@@ -182,7 +201,7 @@ def make_plan(
                 )
             )
     laid = tuple(
-        Source(name, make_layout(shards, sequence_length, pack, plan_cache)) for name, shards in opened.items()
+        Source(name, make_layout(shards, sequence_length, pack, plan_cache, balance)) for name, shards in opened.items()
     )
     names = tuple(named)
     changes, lengths = split_changes(curriculum)
@@ -205,11 +224,12 @@ def make_plan(
     caps = tuple(None if cap is None or cap == float("inf") else float(cap) for cap in caps)
     if any(cap is not None and cap <= 0 for cap in caps):
         raise ArgumentError(problem("epochs must be positive", where="epochs", expected="> 0", got=epochs))
+    how = Shuffle(shuffle) if isinstance(shuffle, str) else shuffle
     order = Order(
         names,
         tuple(source.layout.n_items for source in laid),
         seed,
-        Shuffle(shuffle) if isinstance(shuffle, str) else shuffle,
+        Shuffle("strata") if balance and how.kind == "full" else how,
         caps,
         all_changes,
     )
@@ -217,24 +237,35 @@ def make_plan(
 
 
 def make_layout(
-    shards: ShardSet, sequence_length: int, pack: str, cache: str | os.PathLike[str] | None = None
+    shards: ShardSet,
+    sequence_length: int,
+    pack: str,
+    cache: str | os.PathLike[str] | None = None,
+    balance: bool = False,
 ) -> Layout:
     """Return the layout called `pack`; a plan that `cache` holds already is read and not made again."""
     if pack == "concat":
         return ConcatLayout(shards, sequence_length)
+    kind = BalancedLayout if balance else PlannedLayout
     if cache is None:
-        return PlannedLayout(shards, make_pack_plan(shards, sequence_length, pack), sequence_length)
+        return kind(shards, _plan_rows(shards, sequence_length, pack, balance), sequence_length)
     folder = Path(cache)
-    path = folder / f"{pack}-{sequence_length}-{shards.identity}.plan"
+    name = f"{pack}{SUFFIX}" if balance else pack
+    path = folder / f"{name}-{sequence_length}-{shards.identity}.plan"
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
         if path.exists():
-            return PlannedLayout(shards, PackPlan.load(path), sequence_length)
+            return kind(shards, PackPlan.load(path), sequence_length)
         for abandoned in folder.glob(f".{path.name}.tmp-*"):
             abandoned.unlink(missing_ok=True)
-        plan = make_pack_plan(shards, sequence_length, pack)
+        plan = _plan_rows(shards, sequence_length, pack, balance)
         plan.save(path)
-    return PlannedLayout(shards, plan, sequence_length)
+    return kind(shards, plan, sequence_length)
+
+
+def _plan_rows(shards: ShardSet, sequence_length: int, pack: str, balance: bool) -> PackPlan:
+    plan = make_pack_plan(shards, sequence_length, pack)
+    return by_cost(plan) if balance else plan
 
 
 @contextlib.contextmanager

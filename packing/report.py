@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from gristmill.packing.balance import attention, imbalance
 from gristmill.packing.errors import ArgumentError, problem
 from gristmill.packing.fit import PlannedLayout
 from gristmill.packing.loader import Loader
-from gristmill.packing.trace import trace_sample
 
 SAMPLED_ROWS = 2048
 
@@ -54,6 +54,8 @@ def describe_plan(loader: Loader, n_steps: int | None = None) -> dict[str, Any]:
         if isinstance(source.layout, PlannedLayout):
             counts = source.layout.plan.statistics
             entry |= {"fill": counts.fill, "documents_cut": counts.n_cut, "without_targets": counts.n_without_targets}
+            costs = attention(source.layout.plan)
+            entry["attention"] = {"mean": costs.mean, "largest": costs.largest, "spread": costs.spread}
         sources.append(entry)
     reads = _reads_per_row(loader, samples)
     width = plan.sources[0].shards.dtype.itemsize
@@ -72,6 +74,7 @@ def describe_plan(loader: Loader, n_steps: int | None = None) -> dict[str, Any]:
             for seg in (plan.order.segments(max(samples, 1)) if plan.order.mixed else [])
         ],
         "lengths": [{"start": start, "sequence_length": length} for start, length in plan.lengths.changes],
+        "attention": _attention(loader, rows // batch) if plan.pack != "concat" else None,
         "reads": round(rows * reads),
         "bytes_read": rows * (s + 1) * width,
         "bytes_a_step_and_rank": batch * (s + 1) * width // loader.world_size,
@@ -93,6 +96,12 @@ def plan_text(facts: dict[str, Any]) -> str:
         lines.append(
             f"{source['name'][:20]:<20} {source['rows']:>14,} {source['share']:>7.2%} {source['epochs']:>8.3f} "
             f"{source['documents']:>14,} {_size(source['bytes_stored']):>10}{fill}"
+        )
+    if facts["attention"]:
+        steps, ranks = facts["attention"]["steps"], facts["attention"]["ranks"]
+        lines.append(
+            f"attention (sum of length squared): steps deviate by {steps:.1%}, "
+            f"the dearest rank of a step is {ranks:.1%} above the mean"
         )
     for segment in facts["segments"]:
         parts = ", ".join(f"{name} {part}" for name, part in segment["parts"].items() if part)
@@ -135,8 +144,19 @@ def _reads_per_row(loader: Loader, samples: int) -> float:
     return sum(len(rows.first_P) for rows in plan.resolve(some).groups.values()) / len(some)
 
 
+def _attention(loader: Loader, n_steps: int) -> dict[str, float] | None:
+    """How even the attention cost of steps and ranks is, over the first full steps."""
+    n_steps = min(n_steps, max(1, SAMPLED_ROWS // loader.global_batch_size))
+    if not n_steps:
+        return None
+    costs = loader.plan.costs(loader.samples_of_slots(0, n_steps)).reshape(n_steps, -1)
+    bounds = np.arange(loader.world_size + 1, dtype=np.int64) * loader.global_batch_size // loader.world_size
+    steps, ranks = imbalance(costs, bounds)
+    return {"steps": steps, "ranks": ranks}
+
+
 def _first_row(loader: Loader) -> list[dict[str, Any]]:
-    trace = trace_sample(loader.plan, loader.sample_of(0))
+    trace = loader.where(0, 0)
     shards = {source.name: source.shards for source in loader.plan.sources}[trace.source]
     out = []
     for piece in trace.pieces[:4]:

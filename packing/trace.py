@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from gristmill.packing.order import Skips
 from gristmill.packing.plan import Plan
 from gristmill.packing.reader import Provenance
+
+Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -84,13 +88,21 @@ def samples_with(plan: Plan, document_id: str, first: int, last: int) -> list[in
     return sorted(found)
 
 
-def showings(plan: Plan, document_id: str, samples: list[int], skips: Skips, batch: int) -> list[Showing]:
+def showings(
+    plan: Plan,
+    document_id: str,
+    samples: list[int],
+    skips: Skips,
+    batch: int,
+    dealt: Callable[[int, int], Ints],
+) -> list[Showing]:
     """Return step and slot of the rows of `samples` that show a document, at `batch` full rows a step."""
     out = []
     for sample in samples:
         if skips.skipped(sample):
             continue
-        step, slot = divmod(skips.logical(sample), batch)
+        step = skips.logical(sample) // batch
+        slot = int(np.flatnonzero(dealt(step * batch, 1)[0] == sample)[0])
         n_parts = int(plan.lengths.divisors(skips.sample(step * batch)))
         out += [
             Showing(sample, step, slot * n_parts + part)
