@@ -41,11 +41,16 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class StepMetrics:
-    """What one `next()` cost: step number, seconds waited, batches ready afterwards."""
+    """What one `next()` cost: step number, seconds waited, batches ready afterwards.
+
+    `rows` were delivered to this rank, and `restarts` crashed prefetch workers were started again since the last step.
+    """
 
     step: int
     seconds: float
     ready: int
+    rows: int = 0
+    restarts: int = 0
 
 
 class Loader:
@@ -210,6 +215,7 @@ class Loader:
         self._worker: tuple[int, int, int] | None = None
         self._runner: Prefetcher | None = None
         self._runner_pid = 0
+        self._restarts = 0
         self._chunks: dict[int, Chunk] = {}
         self._lock = threading.Lock()
         g = self.global_batch_size
@@ -267,7 +273,17 @@ class Loader:
         self._step += 1
         if self._on_step is not None:
             ready = self._runner.ready if self._runner else 0
-            self._on_step(StepMetrics(self._step - 1, time.perf_counter() - began, ready))
+            restarts = self._runner.restarts if self._runner else 0
+            self._on_step(
+                StepMetrics(
+                    self._step - 1,
+                    time.perf_counter() - began,
+                    ready,
+                    self._high - self._low,
+                    restarts - self._restarts,
+                )
+            )
+            self._restarts = restarts
         return batch
 
     def interleaved(self, worker: int, n_workers: int) -> Iterator[Batch]:
@@ -292,8 +308,8 @@ class Loader:
             runner.close()
 
     def __reduce__(self) -> Any:
-        """Pickle as arguments and position: what a spawned worker process gets."""
-        return _rebuild, (type(self), self._arguments, self.state_dict())
+        """Pickle as arguments and position: what a spawned worker process gets; `on_step` stays behind."""
+        return _rebuild, (type(self), {**self._arguments, "on_step": None}, self.state_dict())
 
     def __enter__(self) -> Self:
         return self
@@ -505,6 +521,7 @@ class Loader:
             threads=max(1, min(self._threads, self._prefetch)),
         )
         self._runner_pid = os.getpid()
+        self._restarts = 0
 
     def _make(self, made: int) -> tuple[Batch, Certificate]:
         """Return this rank's batch of the `made`-th step from the base, and its certificate."""
