@@ -30,7 +30,10 @@ XML = '<?xml version="1.0" encoding="UTF-8"?>'
 
 
 class S3Server(http.server.ThreadingHTTPServer):
-    """Counts reads by object and range in `seen`; `fail_every`, `cut_every`, `delay`, `always` misbehave."""
+    """Counts reads by object and range in `seen`; `fail_every`, `cut_every`, `delay`, `always` misbehave.
+
+    `refuse` is the end of a key that may not be written.
+    """
 
     daemon_threads = True
     request_queue_size = 64
@@ -45,6 +48,7 @@ class S3Server(http.server.ThreadingHTTPServer):
         self.cut_every = 0
         self.delay = 0.0
         self.always: int | None = None
+        self.refuse: str | None = None
         self.n = 0
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.holding = threading.Event()
@@ -94,6 +98,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
             server.refused.append(f"{self.command} {self.path}")
             return self.answer(403, b"bad signature")
         key = urllib.parse.unquote(url.path)
+        if server.refuse is not None and self.command in ("PUT", "POST") and key.endswith(server.refuse):
+            return self.answer(403, b"no")
         if key.rstrip("/") + "/" == BUCKET:
             return self.bucket(query, body)
         if not key.startswith(BUCKET):
@@ -214,18 +220,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
     # ---- the wire --------------------------------------------------------------------------------------
 
     def body(self) -> bytes:
-        raw = self.rfile.read(int(self.headers.get("content-length") or 0))
-        if "x-amz-decoded-content-length" not in self.headers:
-            return raw
-        out, at = [], 0
-        while True:
-            line, _, _ = raw[at:].partition(b"\r\n")
-            size = int(line.split(b";")[0], 16)
-            at += len(line) + 2
-            if not size:
-                return b"".join(out)
-            out.append(raw[at : at + size])
-            at += size + 2
+        if self.headers.get("transfer-encoding", "").lower() == "chunked":
+            out = []
+            while size := int(self.rfile.readline().split(b";")[0], 16):
+                out.append(self.rfile.read(size))
+                self.rfile.readline()
+            while self.rfile.readline().strip():
+                pass
+            raw = b"".join(out)
+        else:
+            raw = self.rfile.read(int(self.headers.get("content-length") or 0))
+        return unchunked(raw) if "x-amz-decoded-content-length" in self.headers else raw
 
     def signed(self, url: urllib.parse.SplitResult) -> bool:
         """Check signature version 4, from the request alone and not by the code that is tested."""
@@ -263,6 +268,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, *_: Any) -> None: ...
+
+
+def unchunked(raw: bytes) -> bytes:
+    """Undo the `aws-chunked` encoding: lines of sizes in hexadecimal, each before that many bytes."""
+    out, at = [], 0
+    while True:
+        line, _, _ = raw[at:].partition(b"\r\n")
+        size = int(line.split(b";")[0], 16)
+        at += len(line) + 2
+        if not size:
+            return b"".join(out)
+        out.append(raw[at : at + size])
+        at += size + 2
 
 
 @contextlib.contextmanager
