@@ -1,7 +1,8 @@
 """Bytes in and out of any `pyarrow.fs` store, by path or URI.
 
-Local paths stay plain; anything with a scheme (``s3://``, ``gs://``, ``hdfs://``) goes through
-`pyarrow.fs.FileSystem.from_uri`. Functions take strings, so they pickle to Spark workers as they are.
+Local paths stay plain; anything with a scheme (``s3://``, ``gs://``, ``hdfs://``, and ``fsspec+NAME://`` for what
+fsspec knows) goes through `pyarrow.fs.FileSystem.from_uri`. Functions take strings, so they pickle to Spark workers
+as they are.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def locate(path: str) -> tuple[Any, str]:
     if scheme == "file":
         return pafs.LocalFileSystem(), rest
     bucket = rest.partition("/")[0]
-    if not bucket:
+    if not bucket and not scheme.startswith("fsspec+"):
         raise ConfigError(f"{path}: a bucket or host is needed after ://")
     return _scheme(f"{scheme}://{bucket}"), rest
 
@@ -95,8 +96,8 @@ def write_bytes(path: str, data: bytes) -> None:
 
 
 def make_parent(path: str) -> None:
-    """Create the directory that will hold `path` (nothing to do on object stores)."""
-    if is_local(path):
+    """Create the directory that will hold `path`; object stores need none, but some of fsspec's do."""
+    if is_local(path) or path.startswith("fsspec+"):
         fs, inner = locate(path)
         fs.create_dir(inner.rpartition("/")[0] or ".", recursive=True)
 
@@ -125,9 +126,11 @@ def list_files(path: str) -> list[tuple[str, int, int]]:
     """Return ``(path, size in bytes, mtime in ns)`` of every file below a directory, sorted by path."""
     fs, inner = locate(path)
     prefix = path[: len(path) - len(inner)] if path.endswith(inner) else ""
+    absolute = inner.startswith("/")
     infos = fs.get_file_info(pafs.FileSelector(inner, recursive=True, allow_not_found=True))
     return sorted(
-        (prefix + info.path, int(info.size), int(info.mtime_ns or 0))
+        # Some stores name files from a root that the path does not begin with.
+        (prefix + (info.path if absolute else info.path.lstrip("/")), int(info.size), int(info.mtime_ns or 0))
         for info in infos
         if info.type == pafs.FileType.File
     )

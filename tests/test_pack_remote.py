@@ -123,3 +123,13 @@ def test_a_set_that_was_not_committed_is_not_read_and_a_second_run_completes_it(
     store.always = 503
     with pytest.raises(ShardReadError, match=r"s3://data/out/pack-\w+/shards.json.*HTTP 503"):
         rows(f"s3://data/out/{folder.name}", cache=cache)
+
+
+def test_an_fsspec_store_takes_shards_as_well(run_pipeline: Run, tmp_path: Path) -> None:
+    data = stages(tmp_path)
+    local = run_pipeline(data, tmp_path / "out")["pack"]
+    made = run_pipeline(data, f"fsspec+file://{tmp_path}/other")["pack"]
+    folder = tmp_path / "other" / made.directory
+    assert shard_files(folder) == shard_files(Path(local.path))
+    assert open_artifact(f"fsspec+file://{tmp_path}/other/{made.directory}").manifest == made.manifest
+    assert rows(folder) == rows(local.path)
