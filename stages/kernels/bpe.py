@@ -1,9 +1,11 @@
 """Byte-pair encoding: training from word counts, exactly, on one core.
 
 Legend: ``data_B`` uint8 and ``offsets_W1`` int64 (W+1) are the distinct words, ``counts_W`` int64 how often each
-occurs; ``symbols_B`` int32, word w is now ``symbols_B[offsets_W1[w]:][:lengths_W[w]]``; ``pairs_H4`` int64
-(H, 4), one adjacent pair of symbols a row: ``left << 32 | right`` (-1: empty), its count, and where its posting
-list is in ``postings_P`` (int32 words that hold the pair, or held it); ``heap_N2`` int64 (N, 2), count and pair.
+occurs; ``words_S`` int32 holds them as `HEAD` numbers (symbols now, count in two halves) and the symbols, one word
+after another, those that begin alike together: a word that is visited costs one place in memory, not one in each
+of several arrays, and its neighbours are likely to be visited next; ``pairs_H4`` int64 (H, 4), one adjacent pair
+of symbols a row: ``left << 32 | right`` (-1: empty), its count, and where its posting list is in ``postings_P``
+(uint32 places of words that hold the pair, or held it); ``heap_N2`` int64 (N, 2), count and pair.
 
 What is computed: start from bytes; while the vocabulary is short, take the pair with the largest count (the
 sum of its words' counts over all adjacent positions), of equal ones the smallest left id, then the smallest
@@ -27,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from gristmill.stages.kernels.prefetch import prefetch
 from gristmill.stages.kernels.pretoken_table import mix
 from gristmill.stages.kernels.views import Bytes, Offsets
 
@@ -38,6 +41,10 @@ BYTE_ORDER = np.array([*_PRINTABLE, *(b for b in range(256) if b not in _PRINTAB
 """The byte of each base id: printable Latin-1 first, as GPT-2's vocabulary has them."""
 BYTE_ID = np.argsort(BYTE_ORDER).astype(np.int32)
 """The base id of each byte."""
+HEAD = 3
+"""Numbers before the symbols of a word."""
+AHEAD = 6
+"""A word is fetched from memory while this many before it are merged."""
 
 
 @njit(nogil=True, cache=True)
@@ -131,54 +138,92 @@ def _longer(rows_N2: Any, n: int) -> Any:
 
 
 @njit(nogil=True, cache=True)
-def _first_pairs(symbols_B: Any, offsets_W1: Any, counts_W: Any, min_count: int, sums_P: Any, starts_P1: Any) -> Any:
+def _prefixes(offsets_W1: Any, data_B: Any) -> Any:
+    """Return the first eight bytes of each word as a big-endian number, uint64 (W)."""
+    prefix_W = np.zeros(len(offsets_W1) - 1, np.uint64)
+    for w in range(len(prefix_W)):
+        n = min(8, offsets_W1[w + 1] - offsets_W1[w])
+        for k in range(n):
+            prefix_W[w] |= np.uint64(data_B[offsets_W1[w] + k]) << np.uint64(56 - 8 * k)
+    return prefix_W
+
+
+@njit(nogil=True, cache=True)
+def _lay_out(offsets_W1: Any, data_B: Any, counts_W: Any, order_W: Any, ids_256: Any, words_S: Any) -> None:
+    """Write the words in the given order, in the symbols of single bytes."""
+    at = 0
+    for w in order_W:
+        start, n = offsets_W1[w], offsets_W1[w + 1] - offsets_W1[w]
+        words_S[at] = n
+        words_S[at + 1] = counts_W[w] & 0xFFFFFFFF
+        words_S[at + 2] = counts_W[w] >> 32
+        for k in range(n):
+            words_S[at + HEAD + k] = ids_256[data_B[start + k]]
+        at += HEAD + n
+
+
+@njit(nogil=True, cache=True)
+def _count_of(words_S: Any, at: int) -> Any:
+    return np.int64(np.uint32(words_S[at + 1])) | np.int64(words_S[at + 2]) << 32
+
+
+@njit(nogil=True, cache=True)
+def _first_pairs(words_S: Any, min_count: int, sums_P: Any, starts_P1: Any) -> Any:
     """Count the pairs of base ids and return posting lists of those that reach `min_count`."""
-    last_P = np.full(65536, -1, np.int32)
+    last_P = np.full(65536, -1, np.int64)
     size_P = np.zeros(65536, np.int64)
-    for w in range(len(counts_W)):
-        for i in range(offsets_W1[w], offsets_W1[w + 1] - 1):
-            p = symbols_B[i] << 8 | symbols_B[i + 1]
-            sums_P[p] += counts_W[w]
-            if last_P[p] != w:
-                last_P[p] = w
+    at = 0
+    while at < len(words_S):
+        count = _count_of(words_S, at)
+        first, last = at + HEAD, at + HEAD + words_S[at]
+        for i in range(first, last - 1):
+            p = words_S[i] << 8 | words_S[i + 1]
+            sums_P[p] += count
+            if last_P[p] != at:
+                last_P[p] = at
                 size_P[p] += 1
+        at = last
     for p in range(65536):
         starts_P1[p + 1] = starts_P1[p] + (size_P[p] if sums_P[p] >= min_count else 0)
-    postings_P = np.empty(max(1, starts_P1[65536] * 3 // 2), np.int32)
+    postings_P = np.empty(max(1, starts_P1[65536] * 3 // 2), np.uint32)
     last_P[:] = -1
     size_P[:] = 0
-    for w in range(len(counts_W)):
-        for i in range(offsets_W1[w], offsets_W1[w + 1] - 1):
-            p = symbols_B[i] << 8 | symbols_B[i + 1]
-            if last_P[p] != w and sums_P[p] >= min_count:
-                last_P[p] = w
-                postings_P[starts_P1[p] + size_P[p]] = w
+    at = 0
+    while at < len(words_S):
+        first, last = at + HEAD, at + HEAD + words_S[at]
+        for i in range(first, last - 1):
+            p = words_S[i] << 8 | words_S[i + 1]
+            if last_P[p] != at and sums_P[p] >= min_count:
+                last_P[p] = at
+                postings_P[starts_P1[p] + size_P[p]] = at
                 size_P[p] += 1
+        at = last
     return postings_P
 
 
 @njit(nogil=True, cache=True)
 def _merge_word(
-    symbols_B: Any, start: int, n: int, w: int, count: int, a: int, b: int, c: int,
+    words_S: Any, at: int, a: int, b: int, c: int,
     sums_K: Any, cursors_K: Any, touched_K: Any, events_E2: Any, lost_K: Any, lost_list_K: Any, n_3: Any,
-) -> int:  # fmt: skip
-    """Replace (a, b) by c in one word and return its new length, in symbols.
+) -> None:  # fmt: skip
+    """Replace (a, b) by c in the word at `at`.
 
     Notes what changes beside c, by neighbour ``symbol * 2 + side`` (side 0: to the left of c): counts of pairs
     that go (``lost_K``) and come (``sums_K``), and an event (neighbour, word) for each that comes. ``n_3``:
     neighbours of pairs that come, events, neighbours of pairs that go.
     """
+    n, start, count = np.int64(words_S[at]), at + HEAD, _count_of(words_S, at)
     out = 0
     i = 0
     merged = False
     while i < n:
-        x = np.int64(symbols_B[start + i])
-        here = x == a and i + 1 < n and symbols_B[start + i + 1] == b
+        x = np.int64(words_S[start + i])
+        here = x == a and i + 1 < n and words_S[start + i + 1] == b
         come = np.int64(-1)
         if merged:
             come = 2 * c + 1 if here else 2 * x + 1
         elif here and out > 0:
-            come = 2 * np.int64(symbols_B[start + out - 1])
+            come = 2 * np.int64(words_S[start + out - 1])
             if lost_K[come] == 0:
                 lost_list_K[n_3[2]] = come
                 n_3[2] += 1
@@ -190,33 +235,29 @@ def _merge_word(
             sums_K[come] += count
             cursors_K[come] += 1
             events_E2[n_3[1], 0] = come
-            events_E2[n_3[1], 1] = w
+            events_E2[n_3[1], 1] = at
             n_3[1] += 1
         if here and i + 2 < n:
-            go = 2 * np.int64(symbols_B[start + i + 2]) + 1
+            go = 2 * np.int64(words_S[start + i + 2]) + 1
             if lost_K[go] == 0:
                 lost_list_K[n_3[2]] = go
                 n_3[2] += 1
             lost_K[go] += count
-        symbols_B[start + out] = c if here else x
+        words_S[start + out] = c if here else x
         i += 2 if here else 1
         out += 1
         merged = here
-    return out
+    words_S[at] = out
 
 
 @njit(nogil=True, cache=True)
 def _train(
-    symbols_B: Any, offsets_W1: Any, counts_W: Any, n_ids: int, min_count: int, max_bytes: int,
-    merges_M2: Any, sizes_V: Any,
+    words_S: Any, n_ids: int, min_count: int, max_bytes: int, merges_M2: Any, sizes_V: Any
 ) -> Any:  # fmt: skip
     """Fill ``merges_M2`` and the length of each token in bytes; returns the number of merges."""
-    lengths_W = np.empty(len(counts_W), np.int32)
-    for w in range(len(counts_W)):
-        lengths_W[w] = offsets_W1[w + 1] - offsets_W1[w]
     sums_P = np.zeros(65536, np.int64)
     starts_P1 = np.zeros(65537, np.int64)
-    postings_P = _first_pairs(symbols_B, offsets_W1, counts_W, min_count, sums_P, starts_P1)
+    postings_P = _first_pairs(words_S, min_count, sums_P, starts_P1)
     n_postings = starts_P1[65536]
     pairs_H4 = _new_pairs(1 << 18)
     heap_N2 = np.empty((1 << 17, 2), np.int64)
@@ -258,12 +299,12 @@ def _train(
         n_tokens += 1
         n_3[:] = 0
         for k in range(first, first + n_words):
-            w = np.int64(postings_P[k])
-            events_E2 = _longer(events_E2, n_3[1] + 2 * lengths_W[w])
-            lengths_W[w] = _merge_word(
-                symbols_B, offsets_W1[w], np.int64(lengths_W[w]), w, counts_W[w], a, b, c,
-                sums_K, cursors_K, touched_K, events_E2, lost_K, lost_list_K, n_3,
-            )  # fmt: skip
+            ahead = np.int64(postings_P[min(k + AHEAD, first + n_words - 1)])
+            prefetch(words_S, ahead)
+            prefetch(words_S, ahead + 16)
+            at = np.int64(postings_P[k])
+            events_E2 = _longer(events_E2, n_3[1] + 2 * words_S[at])
+            _merge_word(words_S, at, a, b, c, sums_K, cursors_K, touched_K, events_E2, lost_K, lost_list_K, n_3)
         for k in range(n_3[2]):
             key = lost_list_K[k]
             old = b << 32 | key >> 1 if key & 1 else (key >> 1) << 32 | a
@@ -293,7 +334,7 @@ def _train(
             n_pairs += 1
         if n_postings + n_new > len(postings_P):
             old_P = postings_P
-            postings_P = np.empty((n_postings + n_new) * 3 // 2, np.int32)
+            postings_P = np.empty((n_postings + n_new) * 3 // 2, np.uint32)
             for k in range(n_postings):
                 postings_P[k] = old_P[k]
         n_postings += n_new
@@ -322,18 +363,20 @@ def train(
     longer than `max_token_bytes`. The order of the words does not matter.
 
     Raises:
-        ValueError: fewer than 256 tokens, or a count that is not positive, or 2**31 words.
+        ValueError: fewer than 256 tokens, or a count that is not positive, or more than 2**32 bytes of words
+            (each with 3 more).
     """
     if n_tokens < 256:
         raise ValueError(f"a byte-level vocabulary has at least 256 tokens, got {n_tokens:,}")
-    if len(counts_W) >= 2**31 or (len(counts_W) and int(counts_W.min()) < 1):
-        raise ValueError("counts must be positive, for fewer than 2,147,483,648 words")
-    symbols = BYTE_ID[data_B[offsets_W1[0] : offsets_W1[-1]]]
+    size = int(offsets_W1[-1] - offsets_W1[0]) + HEAD * len(counts_W)
+    if size > 2**32 or (len(counts_W) and int(counts_W.min()) < 1):
+        raise ValueError(f"counts must be positive, and words at most 2**32 bytes with 3 more each, got {size:,}")
+    words = np.empty(size, np.int32)
+    order = np.argsort(_prefixes(offsets_W1, data_B), kind="stable")
+    _lay_out(offsets_W1, data_B, counts_W, order, BYTE_ID, words)
     merges = np.empty((n_tokens - 256, 2), np.int32)
     sizes = np.zeros(n_tokens, np.int64)
-    n = _train(
-        symbols, offsets_W1 - offsets_W1[0], counts_W, n_tokens, max(1, min_count), max_token_bytes, merges, sizes
-    )
+    n = _train(words, n_tokens, max(1, min_count), max_token_bytes, merges, sizes)
     return merges[:n].copy()
 
 
