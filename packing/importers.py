@@ -1,4 +1,4 @@
-"""Brings foreign token files in: Megatron, datatrove, OLMo's flat arrays, MDS, and lists of tokens.
+"""Brings foreign token files in: Megatron, datatrove, OLMo's flat arrays, MDS, Hugging Face data sets, lists.
 
 Each is read once and written as a shard set of ours, so that from then on sizes, dtype and every block are
 checked. None of these formats says what its ids mean: the caller states the vocabulary and the tokenizer's hash.
@@ -26,6 +26,9 @@ Documents = Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int64], list[str]]]
 
 RUN_TOKENS = 8 << 20
 SHARD_TOKENS = 256 << 20
+ARROW_ROWS = 10_000
+"""Rows of an Arrow batch that are taken from a Hugging Face data set at a time."""
+INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 
 
 def import_megatron(
@@ -55,11 +58,18 @@ def import_megatron(
 def import_datatrove(
     paths: Sequence[str | os.PathLike[str]], out: str | os.PathLike[str], spec: TokenSpec, **options: Any
 ) -> Path:
-    """Import `FILE.ds` with `FILE.ds.index` (u64 cumulative ends in tokens); u16, or u32 above 65,535 ids."""
+    """Import `FILE.ds` with `FILE.ds.index` (u64 cumulative ends in tokens).
+
+    Tokens are u16 or u32; the size of the file and the index together say which.
+
+    Raises:
+        ShardCorruptError: the file is neither as long as u16 nor as u32 would be.
+    """
 
     def read(path: Path) -> Documents:
         ends = np.frombuffer(read_bytes(path.with_name(path.name + ".index")), "<u8").astype(np.int64)
-        kind = np.dtype("<u2") if spec.vocab_size <= 2**16 else np.dtype("<u4")
+        n = int(ends[-1]) if len(ends) else 0
+        kind = np.dtype("<u4") if n and path.stat().st_size == 4 * n else np.dtype("<u2")
         yield from _runs(path, kind, np.diff(ends, prepend=0), path.name)
 
     return _import(paths, read, out, spec, **options)
@@ -100,9 +110,9 @@ def import_mds(
     dtype: str = "<u2",
     **options: Any,
 ) -> Path:
-    """Import uncompressed MDS folders: one document a sample, from a `bytes` or fixed `ndarray` column.
+    """Import uncompressed MDS folders: one document a sample, from a `bytes` or one-dimensional `ndarray` column.
 
-    `dtype` is that of a `bytes` column; an ndarray column names its own.
+    `dtype` is that of a `bytes` column; an ndarray column names its own, in the index or in each sample.
     """
 
     def read(folder: Path) -> Documents:
@@ -114,30 +124,65 @@ def import_mds(
                     problem("unreadable MDS shard", where=path, expected=f"uncompressed, column {column!r}", got=names)
                 )
             encoding = shard["column_encodings"][names.index(column)]
-            kind = np.dtype(dtype)
-            if encoding.startswith("ndarray:") and encoding.count(":") == 2:
-                kind = np.dtype(encoding.split(":")[1])
-            elif encoding != "bytes":
-                raise ShardFormatError(
-                    problem("unknown encoding", where=path, expected="bytes or ndarray:DTYPE:SHAPE", got=encoding)
-                )
             raw = read_bytes(path)
             (n,) = struct.unpack_from("<I", raw)
             offsets = np.frombuffer(raw, "<u4", n + 1, 4).tolist()
             documents = []
-            for begin, end in pairwise(offsets):
-                documents.append(np.frombuffer(_mds_column(raw[begin:end], sizes, names.index(column)), kind))
+            for i, (begin, end) in enumerate(pairwise(offsets)):
+                value = _mds_column(raw[begin:end], sizes, names.index(column))
+                documents.append(_mds_tokens(value, encoding, dtype, f"{path}, sample {i:,}"))
             lengths = np.array([len(d) for d in documents], np.int64)
             ids = [f"{folder.name}/{path.name}#{i}" for i in range(n)]
-            yield np.concatenate([np.zeros(0, kind), *documents]), lengths, ids
+            yield np.concatenate([np.zeros(0, np.dtype(dtype)), *documents]), lengths, ids
 
     return _import(folders, read, out, spec, **options)
+
+
+def import_dataset(
+    dataset: Any,
+    out: str | os.PathLike[str],
+    spec: TokenSpec,
+    column: str = "input_ids",
+    id_column: str | None = None,
+    **options: Any,
+) -> Path:
+    """Import a Hugging Face `Dataset` or `IterableDataset` with a column of token lists, through its Arrow batches.
+
+    Tokens are taken as they are; a missing EOS is not added, so state `eos_policy="none"` where there is none.
+
+    Raises:
+        ShardFormatError: a list is null, or holds a null.
+    """
+
+    def read(_: Path) -> Documents:
+        first = 0
+        for table in dataset.with_format("arrow").iter(batch_size=ARROW_ROWS):
+            given = table.column(id_column).to_pylist() if id_column is not None else None
+            at = 0
+            for chunk in table.column(column).chunks:
+                values = chunk.flatten()
+                if chunk.null_count or values.null_count:
+                    raise ShardFormatError(
+                        problem(
+                            "a null among the tokens",
+                            where=f"column {column!r}, rows {first:,} to {first + len(chunk):,}",
+                            expected="lists of integers",
+                            got="null",
+                            then="filter these rows out",
+                        )
+                    )
+                n = len(chunk)
+                ids = [f"{first + i}" for i in range(n)] if given is None else [str(x) for x in given[at : at + n]]
+                yield values.to_numpy(zero_copy_only=False), np.diff(chunk.offsets.to_numpy()).astype(np.int64), ids
+                first, at = first + n, at + n
+
+    return _import([""], read, out, spec, **options)
 
 
 def import_lists(
     documents: Iterable[Sequence[int]], out: str | os.PathLike[str], spec: TokenSpec, **options: Any
 ) -> Path:
-    """Import lists of tokens, for example the `input_ids` column of a Hugging Face data set.
+    """Import lists of tokens from any Python iterable.
 
     Tokens are taken as they are; a missing EOS is not added, so state `eos_policy="none"` where there is none.
     """
@@ -171,6 +216,33 @@ def _mds_column(sample: bytes, sizes: list[int | None], wanted: int) -> bytes:
     actual = [next(given) if size is None else size for size in sizes]
     begin = 4 * n_variable + sum(actual[:wanted])
     return sample[begin : begin + actual[wanted]]
+
+
+def _mds_tokens(value: bytes, encoding: str, dtype: str, where: str) -> npt.NDArray[Any]:
+    """Decode an MDS value: `bytes`, `ndarray:DTYPE:SHAPE`, `ndarray:DTYPE` or `ndarray`.
+
+    The last two begin with what their name leaves out: a byte of dtype (bits, plus 1 if signed), a byte of shape
+    (dimensions times 4 plus the logarithm of the bytes a size takes), then the sizes.
+    """
+    kind, _, rest = encoding.partition(":")
+    if encoding == "bytes":
+        return np.frombuffer(value, dtype)
+    if kind == "ndarray":
+        name, _, shape = rest.partition(":")
+        at = 0
+        if not name:
+            name, at = f"{'int' if value[0] & 1 else 'uint'}{value[0] & 0xFE}", 1
+        if name in INTEGERS and shape:
+            return np.frombuffer(value, np.dtype(name).newbyteorder("<"))
+        if name in INTEGERS and value[at] >> 2 == 1:
+            width = 1 << (value[at] & 3)
+            n = int.from_bytes(value[at + 1 : at + 1 + width], "little")
+            body = value[at + 1 + width :]
+            if len(body) == n * np.dtype(name).itemsize:
+                return np.frombuffer(body, np.dtype(name).newbyteorder("<"))
+    raise ShardFormatError(
+        problem("unknown encoding", where=where, expected="bytes, or an ndarray of integers in one row", got=encoding)
+    )
 
 
 def _runs(path: Path, dtype: np.dtype[Any], lengths: npt.NDArray[np.int64], name: str) -> Documents:
