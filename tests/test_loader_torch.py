@@ -164,19 +164,3 @@ def test_megatron_core_reads_our_shards(root: Path) -> None:
             assert tokens.tolist() == mine.tolist()
             number += 1
     assert number == shards.n_documents
-
-
-@pytest.mark.slow
-def test_a_killed_training_run_resumed_as_two_ranks_has_the_same_losses(root: Path, tmp_path: Path) -> None:
-    script = Path(__file__).resolve().parent.parent / "docs" / "examples" / "train_tiny_gpt.py"
-
-    def losses(*options: str) -> list[float]:
-        ran = subprocess.run(
-            [sys.executable, str(script), str(root), *options], capture_output=True, text=True, check=True
-        )
-        return [float(line.split()[1]) for line in ran.stdout.splitlines()]
-
-    state = ["--state", str(tmp_path / "state")]
-    whole = losses()
-    assert len(whole) == 30
-    assert losses("--stop", "12", *state) + losses("--world", "2", *state) == pytest.approx(whole, abs=2e-4)

@@ -1,13 +1,14 @@
 """Train a tiny GPT on packed shards on the CPU, be killed, resume at another world size: the losses coincide.
 
 python docs/examples/train_tiny_gpt.py SHARDS                       one uninterrupted run of 30 steps
-python docs/examples/train_tiny_gpt.py SHARDS --stop 12 --state s   the first 12 steps, then gone
-python docs/examples/train_tiny_gpt.py SHARDS --state s --world 2   the other 18 as two ranks
+python docs/examples/train_tiny_gpt.py SHARDS --state s             kill it, at any moment
+python docs/examples/train_tiny_gpt.py SHARDS --state s --world 2   the rest as two ranks
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 import torch
@@ -73,7 +74,9 @@ def main() -> None:
         optimizer.step()
         print(f"{step:3d} {loss.item():.4f}", flush=True)  # noqa: T201
         if given.state:
-            torch.save({"model": model.state_dict(), "data": ranks[0].state_dict()}, given.state)
+            # By rename: a kill at any moment leaves this state or the one before.
+            torch.save({"model": model.state_dict(), "data": ranks[0].state_dict()}, f"{given.state}.tmp")
+            os.replace(f"{given.state}.tmp", given.state)  # noqa: PTH105
 
 
 if __name__ == "__main__":
