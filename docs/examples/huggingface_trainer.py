@@ -58,9 +58,11 @@ def main(shards: str, out: str) -> None:
     """Train, resuming from the last checkpoint in `out` if there is one."""
     set_seed(7)
     loader = TorchLoader(shards, sequence_length=LENGTH, batch_size=BATCH, seed=7, epochs=float("inf"))
-    model = GPT2LMHeadModel(
-        GPT2Config(vocab_size=open_shards(shards).vocab_size, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=2)
-    )
+    config = GPT2Config(
+        vocab_size=open_shards(shards).vocab_size, n_positions=LENGTH, n_embd=64, n_layer=2, n_head=2,
+        resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0,
+    )  # fmt: skip
+    model = GPT2LMHeadModel(config)
     saved = Path(out).glob("checkpoint-*/loader.json")
     last = max(saved, key=lambda path: int(path.parent.name.split("-")[1]), default=None)
     if last is not None:
