@@ -1,9 +1,12 @@
 """A stretch of rows made ready to be filled: everything that can be computed for thousands of rows at once.
 
-Per row there remain one read, and a slice of the arrays below.
+For a batch there remain one read of all its rows, and slices of the arrays below.
 """
 
 from __future__ import annotations
+
+from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -20,16 +23,27 @@ Read = tuple[int, int, int, int, int]
 class Chunk:
     """C rows, ready to be filled.
 
-    `reads[piece_bounds[r]:piece_bounds[r + 1]]` fill row r; a blank row has none. `begins` are the flat positions
-    (row * S + position) of rows' and documents' beginnings, those of row r from `begin_bounds[r]` on.
+    Attributes:
+        samples: global sample of each row, -1 for a blank one.
+        rows: rows of a batch, which C is a multiple of.
+        piece_bounds: pieces `piece_bounds[r]` to `piece_bounds[r + 1]` fill row r; a blank row has none.
+        whole: by batch, whether each of its rows is one piece of S positions in one shard.
+        places: by piece, source << 32 | shard; -1 where the piece spans shards.
+        offsets_P: first byte of each piece in its shard.
+        bounds: by batch, the bounds of its documents and rows over the flattened batch, int32 from 0 to rows * S.
+        begins_X: for each bound but a batch's last, the position in its row where that document begins.
+        sizes_X: positions from there to the next bound.
+        longest: by batch, the largest of these.
     """
 
-    def __init__(self, plan: Plan, samples: Ints, divisors_C: Ints | None = None) -> None:
-        """Resolve `samples` (-1: blank) and lay their reads out; `divisors_C` cuts each row into that many."""
+    def __init__(self, plan: Plan, samples: Ints, divisors_C: Ints | None = None, rows: int | None = None) -> None:
+        """Resolve `samples` (-1: blank) and lay their reads out; `divisors_C` cuts each row into that many.
+
+        `rows` are those of a batch; all of them by default.
+        """
         resolved = plan.resolve(samples)
         self.samples = samples
-        self.piece_bounds: list[int] = []
-        self.reads: list[Read] = []
+        self.rows = rows or len(samples)
         self._lay_reads(plan, resolved)
         self._lay_begins(plan, resolved, divisors_C)
         marks = row_marks(*(part.view(np.uint64) for part in resolved.identity))
@@ -41,6 +55,11 @@ class Chunk:
     def marks(self) -> npt.NDArray[np.uint64]:
         """Certificate marks, uint64 (C, 2)."""
         return self._marks
+
+    @cached_property
+    def reads(self) -> list[Read]:
+        """What each piece reads, for those that are read one by one."""
+        return list(zip(*self._columns.tolist(), strict=True))
 
     def certificate(self, low: int, high: int) -> Certificate:
         """Return the certificate of rows [low, high)."""
@@ -68,8 +87,14 @@ class Chunk:
             columns[2, at] = (rows.first_P - shards.token_starts[number]) * shards.dtype.itemsize
             columns[3, at] = rows.first_P
             columns[4, at] = rows.inputs_P
-        self.piece_bounds = bounds.tolist()
-        self.reads = list(zip(*columns.tolist(), strict=True))
+        self._columns = columns
+        self.piece_bounds: list[int] = bounds.tolist()
+        self.offsets_P = columns[2]
+        self.places: list[int] = np.where(columns[1] < 0, -1, columns[0] << 32 | columns[1]).tolist()
+        full = (columns[1] >= 0) & (columns[4] == plan.sequence_length)
+        whole = counts == 1
+        whole[whole] = full[bounds[:-1][whole]]
+        self.whole: list[bool] = whole.reshape(-1, self.rows).all(axis=1).tolist()
 
     def _lay_begins(self, plan: Plan, resolved: Resolved, divisors_C: Ints | None) -> None:
         s = plan.sequence_length
@@ -85,5 +110,14 @@ class Chunk:
         begins.sort()
         if divisors_C is not None:
             begins = begins[np.concatenate([[True], np.diff(begins) > 0])]
-        self.begins = begins
-        self.begin_bounds: list[int] = np.searchsorted(begins, np.arange(n_rows + 1) * s).tolist()
+        n_batches, per_batch = n_rows // self.rows, self.rows * s
+        batch = begins // per_batch
+        # Each batch has a slice of its own, with one more place for its end.
+        bounds = np.full(len(begins) + n_batches, per_batch, np.int32)
+        bounds[np.arange(len(begins)) + batch] = begins - batch * per_batch
+        at = np.searchsorted(batch, np.arange(n_batches + 1))
+        self.sizes_X = np.diff(begins, append=n_rows * s)
+        self.begins_X = (begins % s).astype(np.uint16 if s <= 1 << 16 else np.uint32)
+        self.begin_bounds: list[int] = at.tolist()
+        self.bounds = [bounds[a + i : b + i + 1] for i, (a, b) in enumerate(pairwise(self.begin_bounds))]
+        self.longest: list[int] = np.maximum.reduceat(self.sizes_X, at[:-1]).tolist()

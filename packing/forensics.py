@@ -123,7 +123,7 @@ def row_ids(loader: Loader, samples: npt.NDArray[np.int64]) -> npt.NDArray[np.in
     parts = []
     for at in range(0, len(samples), 64):
         chunk = Chunk(loader.plan, samples[at : at + 64])
-        parts.append(loader.filler.fill(chunk, 0, len(chunk.samples))["input_ids"].astype(np.int64))
+        parts.append(loader.filler.fill(chunk)["input_ids"].astype(np.int64))
     return np.concatenate(parts)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -318,8 +319,10 @@ class Loader:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_runner", None) is not None:
-            self.close()
+        # Not `close`: a thread that ends while its loader is collected as part of a cycle cannot be waited for.
+        runner = getattr(self, "_runner", None)
+        if runner is not None and self._runner_pid == os.getpid():
+            runner.stop()
 
     # ---- position --------------------------------------------------------------------------------------
 
@@ -513,8 +516,15 @@ class Loader:
 
     def _start(self) -> None:
         left = self._steps_left()
+        me = weakref.ref(self)
+
+        def make(made: int) -> tuple[Batch, Certificate] | None:
+            # The threads do not keep a loader alive that its owner has dropped.
+            loader = me()
+            return None if loader is None else loader._make(made)
+
         self._runner = Prefetcher(
-            self._make,
+            make,
             self._made,
             None if left is None else self._made + left,
             depth=self._prefetch,
@@ -531,7 +541,7 @@ class Loader:
         chunk = self._chunk(number)
         rows = self._high - self._low
         low, high = within * rows, (within + 1) * rows
-        batch = self.filler.fill(chunk, low, high, self._divisor(self._base + made * self.global_batch_size))
+        batch = self.filler.fill(chunk, within, self._divisor(self._base + made * self.global_batch_size))
         if self._certify_content:
             return batch, certify(chunk.marks[low:high], batch["input_ids"].reshape(rows, -1))
         return batch, chunk.certificate(low, high)
@@ -543,7 +553,12 @@ class Loader:
                 first, n_steps = 0, self._head_steps
                 if number >= 0:
                     first, n_steps = self._head_steps + number * self._chunk_steps, self._chunk_steps
-                found = Chunk(self.plan, self._samples(first, n_steps), self._divisors(first, n_steps))
+                found = Chunk(
+                    self.plan,
+                    self._samples(first, n_steps),
+                    self._divisors(first, n_steps),
+                    self._high - self._low,
+                )
                 self._chunks[number] = found
                 while len(self._chunks) > 4:
                     del self._chunks[min(self._chunks)]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from gristmill.packing.errors import PackingError, StarvedError, problem
+from gristmill.packing.errors import PackingError, StarvedError, WorkerError, problem
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Waiting:
 class Prefetcher:
     """Runs `make(step)` for step = first, first + 1, .. in `threads` threads, at most `depth` ahead.
 
-    An exception of `make` that is not a `PackingError` is tried again `tries` times, then handed to the
-    consumer in its turn: every earlier batch still arrives.
+    What `make` raises, unless it is a `PackingError`, counts as a crash of the worker: the step is computed again,
+    `tries` times in all; then the consumer gets a `WorkerError` in its turn: every earlier batch still arrives.
     """
 
     def __init__(
@@ -84,11 +84,15 @@ class Prefetcher:
             raise error
         return batch
 
-    def close(self) -> None:
-        """Stop the threads and wait for them."""
+    def stop(self) -> None:
+        """Tell the threads to stop; does not wait for them."""
         with self._changed:
             self._stop = True
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Stop the threads and wait for them."""
+        self.stop()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout=30)
@@ -132,8 +136,19 @@ class Prefetcher:
                 return self._make(step), None
             except PackingError as error:
                 return None, error
-            except Exception as error:
+            except BaseException as error:  # whatever ends it: the consumer must not wait for ever
                 if not left:
-                    return None, error
-                self.restarts += 1
+                    failed = WorkerError(
+                        problem(
+                            f"a prefetch worker crashed {self._tries} times",
+                            where=f"loader at step {step:,}",
+                            expected="a batch",
+                            got=f"{type(error).__name__}: {error}",
+                            then="the crash is below, as the cause",
+                        )
+                    )
+                    failed.__cause__ = error
+                    return None, failed
+                with self._changed:
+                    self.restarts += 1
         raise RuntimeError("unreachable")
