@@ -13,6 +13,7 @@ from gristmill.packing.errors import (
     ShardReadError,
     StarvedError,
     StateError,
+    WorkerError,
 )
 from gristmill.packing.lengths import Change
 from gristmill.packing.loader import Loader, StepMetrics
@@ -39,6 +40,7 @@ __all__ = [
     "StateError",
     "StepMetrics",
     "TokenSpec",
+    "WorkerError",
     "open_shards",
     "shard_name",
     "shard_set_manifest",

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from gristmill.packing.activity import doing
 from gristmill.packing.errors import ArgumentError, problem
 from gristmill.packing.format import SET_FILE, digest
 from gristmill.packing.s3 import Remote
@@ -73,7 +74,9 @@ class Cache:
         path.parent.mkdir(parents=True, exist_ok=True)
         # One name for every attempt: it is written under the lock that it begins with.
         temporary = self.folder / "partial" / digest(str(path.relative_to(self.folder)).encode())
-        with self._locked(temporary.name[:LOCK_DIGITS]):
+        with contextlib.ExitStack() as held:
+            with doing(f"waiting for another process that fetches {path.name}"):
+                held.enter_context(self._locked(temporary.name[:LOCK_DIGITS]))
             if path.exists():
                 return False
             try:

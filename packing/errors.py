@@ -38,6 +38,10 @@ class StarvedError(PackingError, TimeoutError):
     """A batch did not arrive within the caller's time limit."""
 
 
+class WorkerError(PackingError, RuntimeError):
+    """A prefetch worker kept crashing at one step; the crash itself is the cause."""
+
+
 def problem(what: str, *, where: object, expected: object = None, got: object = None, then: str = "") -> str:
     """Return one message in the house order: what, where, expected, got, what to do next."""
     parts = [f"{where}: {what}"]

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.packing.activity import doing
 from gristmill.packing.cache import Cache, RemoteFolder
 from gristmill.packing.errors import (
     ArgumentError,
@@ -180,6 +181,10 @@ class Shard:
         Raises:
             ShardCorruptError: names the first bad block's bytes.
         """
+        with doing(f"checking {self.path} from byte {low * self.block_bytes:,} on"):
+            self._verify_blocks(low, high)
+
+    def _verify_blocks(self, low: int, high: int) -> None:
         n_bytes = self.n_tokens * self.dtype.itemsize
         for block in range(low, high):
             if self._seen[block] and self.verify_mode != "always":
@@ -284,6 +289,10 @@ class Shard:
 
     def read_slowly(self, view: memoryview, offset: int) -> None:
         """Read with retries and back-off until `view` is full."""
+        with doing(f"reading {self.path} at byte {offset:,}"):
+            self._read_slowly(view, offset)
+
+    def _read_slowly(self, view: memoryview, offset: int) -> None:
         if self._remote is not None:
             if not self.clean:
                 self.check(offset, len(view))
@@ -389,7 +398,8 @@ class ShardSet:
                 shard = self._open.get(number)
                 if shard is None:
                     directory, entry = self._entries[number]
-                    shard = Shard(directory, entry, self._common, verify=self._verify, retries=self._retries)
+                    with doing(f"opening {directory}/{entry['name']}"):
+                        shard = Shard(directory, entry, self._common, verify=self._verify, retries=self._retries)
                     self._open[number] = shard
                     if len(self._open) > MAX_OPEN_SHARDS:
                         del self._open[next(iter(self._open))]

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from gristmill.packing.activity import doing
 from gristmill.packing.errors import ShardMissingError, ShardReadError, problem
 
 _EMPTY = hashlib.sha256(b"").hexdigest()
@@ -81,10 +82,12 @@ class Remote:
 
         failure = ""
         for attempt in range(self.retries + 1):
-            if attempt:
-                time.sleep(min(0.05 * 2**attempt, 5.0))
+            trial = f"fetching {self.url}/{name} at byte {start:,}, try {attempt + 1} of {self.retries + 1}"
             try:
-                status, body = self._get(name, start, n_bytes)
+                with doing(trial + (f" after {failure}" if failure else "")):
+                    if attempt:
+                        time.sleep(min(0.05 * 2**attempt, 5.0))
+                    status, body = self._get(name, start, n_bytes)
             except (OSError, HTTPException) as error:
                 failure = f"{type(error).__name__}: {error}"
                 self._drop()
