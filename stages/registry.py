@@ -25,6 +25,7 @@ BUILT_IN = {
     "url_dedup": "gristmill.stages.url_dedup:UrlDedup",
     "exact_dedup": "gristmill.stages.exact_dedup:ExactDedup",
     "fuzzy_dedup": "gristmill.stages.fuzzy_dedup:FuzzyDedup",
+    "semantic_dedup": "gristmill.stages.semantic_dedup:SemanticDedup",
     "line_dedup": "gristmill.stages.line_dedup:LineDedup",
     "span_dedup": "gristmill.stages.span_dedup:SpanDedup",
     "decontaminate": "gristmill.decontam.stage:Decontaminate",
