@@ -17,12 +17,13 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from gristmill.packing.activity import activity_of
 from gristmill.packing.balance import deal
 from gristmill.packing.batch import Batch, BatchOptions, Filler, Pool
 from gristmill.packing.cache import Cache
 from gristmill.packing.certificate import Certificate, certify, row_marks
 from gristmill.packing.chunk import Chunk
-from gristmill.packing.errors import ArgumentError, problem
+from gristmill.packing.errors import ArgumentError, StarvedError, problem
 from gristmill.packing.lengths import Change
 from gristmill.packing.order import Shuffle, Skips
 from gristmill.packing.plan import MAX_POSITIONS, Paths, Plan, make_plan
@@ -89,6 +90,8 @@ class Loader:
         prefetch: int = 2,
         threads: int = 1,
         timeout: float | None = None,
+        on_starved: Callable[[StarvedError], None] | None = None,
+        tries: int = 3,
         verify: str = "first",
         retries: int = 4,
         plan_cache: str | os.PathLike[str] | None = None,
@@ -126,7 +129,9 @@ class Loader:
             certify_content: let `certificate` cover the token ids too, not only which rows were delivered.
             prefetch: steps prepared ahead by background threads; 0 works in the caller's thread.
             threads: number of background threads.
-            timeout: seconds after which a missing batch raises `StarvedError`.
+            timeout: seconds after which a missing batch raises `StarvedError`, which says what each worker waits for.
+            on_starved: called with that error instead, after every `timeout` seconds; the wait goes on.
+            tries: how often a batch is computed in all if prefetch workers crash at it, before `WorkerError`.
             verify: "first", "always" or "never": when block checksums are looked at.
             retries: of a failing read, with doubling pauses.
             plan_cache: folder where "best_fit" and "document" plans are kept from one start to the next.
@@ -212,6 +217,8 @@ class Loader:
         self._certify_content = certify_content
         self._certificate = Certificate()
         self._prefetch, self._threads, self._timeout = prefetch, threads, timeout
+        self._on_starved, self._tries = on_starved, tries
+        self._makers: dict[int, int] = {}
         self._on_step = on_step
         self._worker: tuple[int, int, int] | None = None
         self._runner: Prefetcher | None = None
@@ -266,7 +273,7 @@ class Loader:
             if self._runner is None or self._runner_pid != os.getpid():
                 self._start()
             batch: Batch
-            batch, mark = self._runner.take(self._timeout)  # type: ignore[union-attr]
+            batch, mark = self._take()
         else:
             batch, mark = self._make(self._made)
         self._certificate += mark
@@ -286,6 +293,17 @@ class Loader:
             )
             self._restarts = restarts
         return batch
+
+    def _take(self) -> tuple[Batch, Certificate]:
+        """Return the next prefetched batch; report, or raise, if it does not come in time."""
+        while True:
+            try:
+                made: tuple[Batch, Certificate] = self._runner.take(self._timeout)  # type: ignore[union-attr]
+                return made
+            except StarvedError as error:
+                if self._on_starved is None:
+                    raise
+                self._on_starved(error)
 
     def interleaved(self, worker: int, n_workers: int) -> Iterator[Batch]:
         """Yield steps worker, worker + n_workers, .. from the current position, in the caller's thread.
@@ -309,8 +327,8 @@ class Loader:
             runner.close()
 
     def __reduce__(self) -> Any:
-        """Pickle as arguments and position: what a spawned worker process gets; `on_step` stays behind."""
-        return _rebuild, (type(self), {**self._arguments, "on_step": None}, self.state_dict())
+        """Pickle as arguments and position: what a spawned worker process gets; callbacks stay behind."""
+        return _rebuild, (type(self), {**self._arguments, "on_step": None, "on_starved": None}, self.state_dict())
 
     def __enter__(self) -> Self:
         return self
@@ -521,7 +539,11 @@ class Loader:
         def make(made: int) -> tuple[Batch, Certificate] | None:
             # The threads do not keep a loader alive that its owner has dropped.
             loader = me()
-            return None if loader is None else loader._make(made)
+            return None if loader is None else loader._work(made)
+
+        def stage_of(made: int) -> str:
+            loader = me()
+            return "nothing" if loader is None else loader._stage_of(made)
 
         self._runner = Prefetcher(
             make,
@@ -529,15 +551,37 @@ class Loader:
             None if left is None else self._made + left,
             depth=self._prefetch,
             threads=max(1, min(self._threads, self._prefetch)),
+            tries=max(1, self._tries),
+            stage_of=stage_of,
         )
         self._runner_pid = os.getpid()
         self._restarts = 0
 
+    def _work(self, made: int) -> tuple[Batch, Certificate]:
+        """Make a batch in a prefetch worker, and note who does it."""
+        self._makers[made] = threading.get_ident()
+        try:
+            return self._make(made)
+        finally:
+            self._makers.pop(made, None)
+
+    def _stage_of(self, made: int) -> str:
+        """Say what the worker that makes a step is waiting for: stage of the work, shard and offset."""
+        noted = activity_of(self._makers.get(made, -1))
+        if noted is not None:
+            return noted
+        number = -1 if made < self._head_steps else (made - self._head_steps) // self._chunk_steps
+        if number not in self._chunks:
+            return "working out the order"
+        samples = self._samples(made, 1)
+        real = samples[samples >= 0]
+        return (
+            f"reading {len(real):,} rows, the first from {self.plan.place_of(int(real[0]))}" if len(real) else "filling"
+        )
+
     def _make(self, made: int) -> tuple[Batch, Certificate]:
         """Return this rank's batch of the `made`-th step from the base, and its certificate."""
-        number, within = -1, made
-        if made >= self._head_steps:
-            number, within = divmod(made - self._head_steps, self._chunk_steps)
+        number, within = self._place(made)
         chunk = self._chunk(number)
         rows = self._high - self._low
         low, high = within * rows, (within + 1) * rows
@@ -546,7 +590,23 @@ class Loader:
             return batch, certify(chunk.marks[low:high], batch["input_ids"].reshape(rows, -1))
         return batch, chunk.certificate(low, high)
 
+    def _place(self, made: int) -> tuple[int, int]:
+        """Return the chunk that holds the `made`-th step from the base, and the step's number in it."""
+        if made < self._head_steps:
+            return -1, made
+        return divmod(made - self._head_steps, self._chunk_steps)
+
+    def _look_ahead(self, made: int) -> None:
+        """Prepare the next chunk half-way through one, beside the threads that fill batches from it."""
+        number, within = self._place(made)
+        n_steps = self._chunk_steps if number >= 0 else self._head_steps
+        if within == n_steps // 2 and (self._last is None or made - within + n_steps < self._last):
+            self._chunk(number + 1)
+
     def _chunk(self, number: int) -> Chunk:
+        found = self._chunks.get(number)
+        if found is not None:
+            return found
         with self._lock:
             found = self._chunks.get(number)
             if found is None:

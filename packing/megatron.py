@@ -138,7 +138,7 @@ class MegatronDataset:
             if index < 0 or (n is not None and index >= n):
                 raise IndexError(f"sample {index:,} of a run of {n:,}" if n is not None else f"sample {index:,}")
             number, row = divmod(int(index), CHUNK_ROWS)
-        batch = self.loader.filler.fill(self._chunk(number), row, row + 1)
+        batch = self.loader.filler.fill(self._chunk(number), row)
         ids, labels = (torch.from_numpy(batch[name][0].astype(np.int64)) for name in ("input_ids", "labels"))
         real = labels >= 0
         out = {
@@ -161,7 +161,7 @@ class MegatronDataset:
             last = first + CHUNK_ROWS if self.loader.n_rows is None else min(first + CHUNK_ROWS, self.loader.n_rows)
             rows = np.arange(first, last, dtype=np.int64)
             samples = self.loader.samples_of(rows) if number >= 0 else np.array([-1], np.int64)
-            found = self._chunks[number] = Chunk(self.loader.plan, samples)
+            found = self._chunks[number] = Chunk(self.loader.plan, samples, rows=1)
             while len(self._chunks) > MAX_CHUNKS:
                 del self._chunks[next(iter(self._chunks))]
         return found

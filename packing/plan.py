@@ -114,6 +114,15 @@ class Plan:
         order = Order(names, n_items, old.seed, old.shuffle, tuple(caps[n] for n in names), old.changes)
         return replace(self, sources=tuple(sources), order=order)
 
+    def place_of(self, sample: int) -> str:
+        """Return the file and byte where a sample's tokens begin; opens nothing."""
+        source, _, item = (int(part[0]) for part in self.order.locate(np.array([sample], np.int64)))
+        layout = self.sources[source].layout
+        first = item * self.sequence_length
+        if isinstance(layout, PlannedLayout):
+            first = int(layout.plan.first_P[layout.plan.row_starts[item]])
+        return layout.shards.place_of(first)
+
     def costs(self, samples: Ints) -> Ints:
         """Return the attention cost of samples (-1: 0); rows of "concat" are not known to cost anything."""
         out = np.zeros(len(samples), np.int64)

@@ -390,6 +390,15 @@ class ShardSet:
         """Return a shard's name without opening it."""
         return str(self._entries[number][1]["name"])
 
+    def place_of(self, token: int) -> str:
+        """Return the file and byte of a token of the stream, without opening the shard."""
+        number = max(min(int(np.searchsorted(self.token_starts, token, side="right")) - 1, len(self) - 1), 0)
+        if not self._entries:
+            return "a source that is gone"
+        directory, entry = self._entries[number]
+        offset = (token - int(self.token_starts[number])) * self.dtype.itemsize
+        return f"{directory}/{entry['name']}.bin at byte {offset:,}"
+
     def shard(self, number: int) -> Shard:
         """Return shard `number`, opening and checking it on first use."""
         shard = self._open.get(number)

@@ -18,7 +18,6 @@ from gristmill.packing import (
     Loader,
     ShardReadError,
     Shuffle,
-    StarvedError,
     StateError,
     StepMetrics,
     TokenSpec,
@@ -306,24 +305,6 @@ def test_metrics_are_reported_each_step(corpus: Any) -> None:
     loader.close()
     assert [m.step for m in seen] == [0, 1, 2, 3, 4]
     assert all(m.seconds >= 0 and 0 <= m.ready <= 2 for m in seen)
-
-
-def test_a_batch_that_does_not_come_is_reported_with_what_it_waits_for(
-    corpus: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loader = Loader(corpus[0], sequence_length=S, batch_size=1, timeout=0.2)
-    real = loader._make
-
-    def slow(made: int) -> Any:
-        if made == 2:
-            time.sleep(1)
-        return real(made)
-
-    monkeypatch.setattr(loader, "_make", slow)
-    rows(loader, 2)
-    with pytest.raises(StarvedError, match=r"no batch within 0\.2 s.*step 2"):
-        next(loader)
-    loader.close()
 
 
 def test_a_crashed_worker_is_started_again_without_a_visible_change(
