@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -227,3 +229,30 @@ def test_stage_on_spark_gives_the_same_file_for_any_layout_and_takes_it_back(
     assert again["compare"][0]["tokens"] == again["held_out"]["tokens"]
     assert sum(row["tokens"] for row in again["scripts"]) == again["held_out"]["tokens"]
     assert EOS in again["special_tokens"]
+
+
+WARM = """
+import pyarrow as pa
+from gristmill.stages.kernels import bpe, bpe_encode, pretoken_table
+from gristmill.tokenizer.count import count_batches, gather, make_plan, merge_batches
+from gristmill.tokenizer.stage import Tokenizer
+from gristmill.stages.kernels.views import text_view
+
+schema = pa.schema([("id", pa.string()), ("text", pa.large_string()), ("lang", pa.string())])
+stage = Tokenizer(vocab_size=300)
+stage.warm(schema)
+kernels = (pretoken_table._count, pretoken_table._add_keys, pretoken_table._dump, bpe._train, bpe_encode._encode)
+warmed = [len(kernel.signatures) for kernel in kernels]
+assert all(warmed), warmed
+text = pa.array(["one two three two one " * 50] * 20, pa.large_string())
+batch = pa.RecordBatch.from_arrays([pa.array([str(i) for i in range(20)]), text, pa.array(["en"] * 20)], schema=schema)
+plan = make_plan("llama3", 1, 20_000, 20_000, 1000, 128, True, ())
+counted = gather(pa.Table.from_batches(merge_batches(count_batches(plan, iter([batch])))))
+stage._train(counted)[1].encode_batch(*text_view(text))
+assert [len(kernel.signatures) for kernel in kernels] == warmed
+"""
+
+
+def test_warming_compiles_all_that_training_and_encoding_run() -> None:
+    """What it misses is compiled by every worker at the same time."""
+    subprocess.run([sys.executable, "-c", WARM], check=True, timeout=300)

@@ -15,12 +15,13 @@ import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
 from gristmill.stages import store
-from gristmill.stages.base import GlobalStage, Stage
+from gristmill.stages.base import GlobalStage, Stage, sample_batch
 from gristmill.stages.errors import ConfigError, RunError
 from gristmill.stages.kernels.bpe import train
 from gristmill.stages.kernels.pretoken_table import MAX_PIECE, thin
 from gristmill.stages.kernels.pretokenize import PATTERNS
-from gristmill.tokenizer.count import Counted, Words, count, make_plan
+from gristmill.stages.kernels.views import text_view
+from gristmill.tokenizer.count import Counted, Words, count, count_batches, gather, make_plan, merge_batches
 from gristmill.tokenizer.encode import Encoder, load_encoder, model_of
 from gristmill.tokenizer.model import EOS, BpeModel
 from gristmill.tokenizer.report import make_report
@@ -128,6 +129,14 @@ class Tokenizer(GlobalStage):
             return model.vocab_size, model.eos_id
         last = self.vocab_size - len(self.special_tokens)
         return self.vocab_size, last + self.special_tokens.index(EOS) if EOS in self.special_tokens else None
+
+    def warm(self, schema: pa.Schema) -> None:
+        """Count, train on and encode two documents."""
+        batch = sample_batch(schema)
+        plan = make_plan(self.pattern, 0, 1, 1, 0, self.max_piece_bytes, "lang" in schema.names, ())
+        counted = gather(pa.Table.from_batches(merge_batches(count_batches(plan, iter([batch])))))
+        encoder = load_encoder(self.path) if self.path else self._train(counted)[1]
+        encoder.encode_batch(*text_view(batch.column("text")))
 
     def run(self, context: Context, inputs: list[Artifact]) -> Outcome:
         """Count pre-tokens, train, write ``tokenizer.json``; the report says how the held-out documents fare.
