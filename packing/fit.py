@@ -128,15 +128,24 @@ def make_pack_plan(shards: ShardSet, sequence_length: int, kind: str) -> PackPla
     Raises:
         ArgumentError: an unknown kind, or no document has a target.
     """
-    if kind not in ("best_fit", "document"):
-        raise ArgumentError(problem("unknown kind", where="pack plan", expected="best_fit or document", got=kind))
     bounds = list(document_bounds(shards))
     first = np.concatenate([np.zeros(0, np.int64), *(base + starts[:-1] for base, starts in bounds)])
     targets = np.concatenate([np.zeros(0, np.int64), *(np.diff(starts) - 1 for _, starts in bounds)])
-    useful = targets > 0
+    return plan_documents(first, targets, sequence_length, kind, shards.identity)
+
+
+def plan_documents(first_D: Ints, targets_D: Ints, sequence_length: int, kind: str, identity: str) -> PackPlan:
+    """Plan the rows of documents that begin at tokens `first_D` of a stream and have `targets_D` targets each.
+
+    Raises:
+        ArgumentError: an unknown kind, or no document has a target.
+    """
+    if kind not in ("best_fit", "document"):
+        raise ArgumentError(problem("unknown kind", where="pack plan", expected="best_fit or document", got=kind))
+    useful = targets_D > 0
     if not useful.any():
         raise ArgumentError(problem("no document has two tokens", where="pack plan", expected="at least one", got=0))
-    first, targets = first[useful], targets[useful]
+    first, targets = first_D[useful], targets_D[useful]
     piece_first, piece_n, row = (best_fit if kind == "best_fit" else one_a_row)(first, targets, sequence_length)
     order = np.argsort(row, kind="stable")
     n_rows = int(row.max()) + 1
@@ -152,7 +161,7 @@ def make_pack_plan(shards: ShardSet, sequence_length: int, kind: str) -> PackPla
     return PackPlan(
         kind,
         sequence_length,
-        shards.identity,
+        identity,
         row_starts,
         piece_first[order],
         piece_n[order].astype(np.int32),

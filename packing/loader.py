@@ -545,6 +545,11 @@ class Loader:
             loader = me()
             return "nothing" if loader is None else loader._stage_of(made)
 
+        def then(made: int) -> None:
+            loader = me()
+            if loader is not None:
+                loader._look_ahead(made)
+
         self._runner = Prefetcher(
             make,
             self._made,
@@ -553,6 +558,7 @@ class Loader:
             threads=max(1, min(self._threads, self._prefetch)),
             tries=max(1, self._tries),
             stage_of=stage_of,
+            then=then,
         )
         self._runner_pid = os.getpid()
         self._restarts = 0
@@ -570,8 +576,7 @@ class Loader:
         noted = activity_of(self._makers.get(made, -1))
         if noted is not None:
             return noted
-        number = -1 if made < self._head_steps else (made - self._head_steps) // self._chunk_steps
-        if number not in self._chunks:
+        if self._place(made)[0] not in self._chunks:
             return "working out the order"
         samples = self._samples(made, 1)
         real = samples[samples >= 0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -37,14 +38,20 @@ class Prefetcher:
         threads: int,
         tries: int = 3,
         stage_of: Callable[[int], str] | None = None,
+        then: Callable[[int], None] | None = None,
     ) -> None:
-        """Start the threads; `last` is one past the final step, None for endless."""
+        """Start the threads; `last` is one past the final step, None for endless.
+
+        `then(step)` is called when a step is ready for the consumer, for work that can be done in advance; what it
+        raises is dropped.
+        """
         self._make = make
         self._next_to_make = first
         self._next_to_take = first
         self._last = last
         self._depth = depth
         self._tries = tries
+        self._then = then
         self._stage_of = stage_of or (lambda step: "filling")
         self._done: dict[int, tuple[Any, BaseException | None]] = {}
         self._working: dict[int, float] = {}
@@ -129,6 +136,10 @@ class Prefetcher:
                 del self._working[step]
                 self._done[step] = result
                 self._changed.notify_all()
+            del result
+            if self._then is not None:
+                with contextlib.suppress(Exception):
+                    self._then(step)
 
     def _attempt(self, step: int) -> tuple[Any, BaseException | None]:
         for left in reversed(range(self._tries)):
