@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import random
 import threading
 import time
 from pathlib import Path
@@ -106,44 +105,6 @@ def test_no_ranks_workers_or_batch_size_changes_the_order(corpus: Any) -> None:
                         got += rows(rank, 1)
                 assert [r for r in got if r[0] >= 0] == reference, (world, prefetch, size)
                 assert all(len(rows(rank)) == 0 for rank in ranks)
-
-
-def test_resume_is_exact_at_any_cut_and_another_topology(corpus: Any) -> None:
-    root = corpus[0]
-
-    def loader(size: int, rank: int = 0, world: int = 1) -> Loader:
-        return Loader(
-            {"a": root, "b": root},
-            weights={"a": 2, "b": 1},
-            epochs=2,
-            sequence_length=S,
-            global_batch_size=size,
-            rank=rank,
-            world_size=world,
-            seed=3,
-            prefetch=0,
-        )
-
-    reference = rows(loader(1))
-    chance = random.Random(0)
-    for _ in range(100):
-        first, second = chance.choice((1, 4, 6)), chance.choice((1, 2, 5, 9))
-        before = loader(first)
-        cut = chance.randrange(1, min(12, len(reference) // first))
-        at = rows(before, cut)
-        assert at == reference[: cut * first]
-        state = json.loads(json.dumps(before.state_dict()))
-        world = chance.choice((1, 2)) if second > 1 else 1
-        ranks = [loader(second, r, world) for r in range(world)]
-        after: list[tuple[int, bytes]] = []
-        for rank in ranks:
-            rank.load_state_dict(state)
-        for _ in range(3):
-            for rank in ranks:
-                after += rows(rank, 1)
-        want = reference[cut * first : cut * first + 3 * second]
-        assert [r for r in after if r[0] >= 0] == want
-        assert before.delivered == cut * first
 
 
 def test_a_state_counts_what_was_delivered_and_not_what_was_prefetched(corpus: Any) -> None:
