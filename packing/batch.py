@@ -33,27 +33,29 @@ MAX_HELD = 64
 
 
 class Pool:
-    """Sets of arrays, recycled when their reference counts show that only the pool holds them."""
+    """Sets of arrays, recycled when their reference counts show that only the pool holds them.
+
+    Each thread has its own: what it wrote last is still in its processor's cache, and there is nothing to lock.
+    """
 
     def __init__(self, allocate: Allocate = np.empty, reuse: bool = True) -> None:
-        self._sets: dict[Any, list[list[npt.NDArray[Any]]]] = {}
         self._allocate = allocate
         self._reuse = reuse
-        self._lock = threading.Lock()
+        self._local = threading.local()
 
     def take(self, shape: tuple[int, ...], dtypes: tuple[Any, ...]) -> tuple[npt.NDArray[Any], ...]:
         """Return uninitialised arrays of one shape that nobody else holds."""
         if not self._reuse:
             return tuple(self._allocate(shape, dtype) for dtype in dtypes)
-        with self._lock:
-            sets = self._sets.setdefault((shape, dtypes), [])
-            for arrays in sets:
-                if _is_free(arrays):
-                    return tuple(arrays)
-            fresh = [self._allocate(shape, dtype) for dtype in dtypes]
-            if len(sets) < MAX_KEPT:
-                sets.append(fresh)
-            return tuple(fresh)
+        every = self._local.__dict__.setdefault("sets", {})
+        sets: list[list[npt.NDArray[Any]]] = every.setdefault((shape, dtypes), [])
+        for arrays in sets:
+            if _is_free(arrays):
+                return tuple(arrays)
+        fresh = [self._allocate(shape, dtype) for dtype in dtypes]
+        if len(sets) < MAX_KEPT:
+            sets.append(fresh)
+        return tuple(fresh)
 
 
 def _references(arrays: list[npt.NDArray[Any]], i: int) -> int:

@@ -56,7 +56,12 @@ class Prefetcher:
         self._done: dict[int, tuple[Any, BaseException | None]] = {}
         self._working: dict[int, float] = {}
         self._stop = False
-        self._changed = threading.Condition()
+        # A worker takes several steps at a time where the depth allows: each hand-over costs as much as a tenth of a
+        # batch. Whoever has nothing to wait for is not woken.
+        self._span = max(1, depth // (2 * threads))
+        self._lock = threading.RLock()
+        self._ready, self._room = threading.Condition(self._lock), threading.Condition(self._lock)
+        self._idle = 0
         self.restarts = 0
         self._threads = [
             threading.Thread(target=self._work, name=f"gristmill-prefetch-{i}", daemon=True) for i in range(threads)
@@ -78,24 +83,25 @@ class Prefetcher:
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         step = self._next_to_take
-        with self._changed:
+        with self._lock:
             while step not in self._done:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
                     raise StarvedError(self._starvation(step, timeout or 0.0))
-                self._changed.wait(left)
+                self._ready.wait(left)
             batch, error = self._done.pop(step)
             self._next_to_take += 1
-            self._changed.notify_all()
+            if self._idle and self._free() >= self._span:
+                self._room.notify()
         if error is not None:
             raise error
         return batch
 
     def stop(self) -> None:
         """Tell the threads to stop; does not wait for them."""
-        with self._changed:
+        with self._lock:
             self._stop = True
-            self._changed.notify_all()
+            self._room.notify_all()
 
     def close(self) -> None:
         """Stop the threads and wait for them."""
@@ -119,27 +125,37 @@ class Prefetcher:
             then="look at the named shard's disk or mount, or raise timeout",
         )
 
+    def _free(self) -> int:
+        """How many more steps may be begun; there is always room for the one that the consumer wants next."""
+        ahead = self._next_to_make - self._next_to_take
+        return max(self._depth - ahead, 0 if ahead else 1)
+
     def _work(self) -> None:
         while True:
-            with self._changed:
-                while not self._stop and (
-                    self._next_to_make - self._next_to_take >= self._depth and self._next_to_make != self._next_to_take
-                ):
-                    self._changed.wait()
-                if self._stop or (self._last is not None and self._next_to_make >= self._last):
+            with self._lock:
+                while not self._stop and self._free() < self._span:
+                    self._idle += 1
+                    self._room.wait()
+                    self._idle -= 1
+                first = self._next_to_make
+                last = first + self._span if self._last is None else min(first + self._span, self._last)
+                if self._stop or first >= last:
                     return
-                step = self._next_to_make
-                self._next_to_make += 1
+                self._next_to_make = last
+            for step in range(first, last):
+                if self._stop:
+                    return
                 self._working[step] = time.monotonic()
-            result = self._attempt(step)
-            with self._changed:
-                del self._working[step]
-                self._done[step] = result
-                self._changed.notify_all()
-            del result
-            if self._then is not None:
-                with contextlib.suppress(Exception):
-                    self._then(step)
+                result = self._attempt(step)
+                with self._lock:
+                    del self._working[step]
+                    self._done[step] = result
+                    if step == self._next_to_take:
+                        self._ready.notify()
+                del result
+                if self._then is not None:
+                    with contextlib.suppress(Exception):
+                        self._then(step)
 
     def _attempt(self, step: int) -> tuple[Any, BaseException | None]:
         for left in reversed(range(self._tries)):
@@ -160,6 +176,6 @@ class Prefetcher:
                     )
                     failed.__cause__ = error
                     return None, failed
-                with self._changed:
+                with self._lock:
                     self.restarts += 1
         raise RuntimeError("unreachable")
