@@ -39,6 +39,7 @@ State = Annotated[
         "--state", help="a saved loader state (JSON): seed, length, packing, weights and skips of that run are used"
     ),
 ]
+TokenizerFile = Annotated[Path | None, typer.Option("--tokenizer", help="tokenizer.json, to show text")]
 CacheFolder = Annotated[Path | None, typer.Option("--cache", help="folder for chunks of remote shards")]
 
 
@@ -225,6 +226,7 @@ def plan_loader(
     steps: Annotated[int | None, typer.Option(help="steps that will be trained; default: the whole run")] = None,
     state: State = None,
     cache: CacheFolder = None,
+    tokenizer: TokenizerFile = None,
 ) -> None:
     """Print steps, tokens by source, epochs, bytes, requests and the first row of a run, before it is launched."""
     from gristmill.packing.report import describe_plan, plan_text
@@ -232,7 +234,8 @@ def plan_loader(
     if steps is not None and not 1 <= steps <= MAX_STEPS:
         raise ConfigError(f"--steps {steps}: it must be from 1 to {MAX_STEPS:,}")
     with Run(paths, sequence_length, batch_size, seed, pack, balance, world_size, state, cache).loader() as loader:
-        console.print(plan_text(describe_plan(loader, steps)), highlight=False, markup=False)
+        decode = decoder(tokenizer, loader.plan.sources[0].shards.tokenizer) if tokenizer is not None else None
+        console.print(plan_text(describe_plan(loader, steps), decode), highlight=False, markup=False)
 
 
 @app.command()
@@ -247,7 +250,7 @@ def spike(
     world_size: World = 1,
     state: State = None,
     cache: CacheFolder = None,
-    tokenizer: Annotated[Path | None, typer.Option(help="tokenizer.json, to show text")] = None,
+    tokenizer: TokenizerFile = None,
     page: Annotated[Path | None, typer.Option("--html", help="write the report as a page")] = None,
     skip: Annotated[
         Path | None, typer.Option("--skip", help="add the window to this skip list, which the loader takes as skip=")

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from gristmill.packing.chunk import Chunk
 from gristmill.packing.errors import ArgumentError, problem
 from gristmill.packing.loader import Loader
+from gristmill.packing.questions import windows
 from gristmill.packing.trace import trace_sample
 
 NGRAM = 8
@@ -49,9 +50,7 @@ class SuspectRow:
 
 def windows_of(rows: Iterable[SuspectRow]) -> list[tuple[int, int]]:
     """Return the half-open windows of global samples that these rows are, rising."""
-    samples = np.array(sorted({row.sample for row in rows}), np.int64)
-    runs = np.split(samples, np.flatnonzero(np.diff(samples) != 1) + 1)
-    return [(int(run[0]), int(run[-1]) + 1) for run in runs if len(run)]
+    return windows(np.array(sorted({row.sample for row in rows}), np.int64))
 
 
 def spike_report(

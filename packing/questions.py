@@ -28,11 +28,14 @@ class Questions:
     _balance: bool
 
     def samples_of_steps(self, first: int, last: int) -> list[tuple[int, int]]:
-        """Return the windows of global samples that steps [first, last) of this batch size hold."""
+        """Return the windows of global samples that steps [first, last) of this batch size hold, for `skip`."""
         g = self.global_batch_size
-        samples = self._skips.sample(np.arange(first * g, last * g, dtype=np.int64))
-        breaks = np.flatnonzero(np.diff(samples) != 1) + 1
-        return [(int(part[0]), int(part[-1]) + 1) for part in np.split(samples, breaks) if len(part)]
+        return windows(self._skips.sample(np.arange(first * g, last * g, dtype=np.int64)))
+
+    def samples_of_tokens(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Return the windows of global samples that hold tokens [first, last) of the run, S a row, for `skip`."""
+        s = self.plan.sequence_length
+        return windows(self._skips.sample(np.arange(first // s, -(-last // s), dtype=np.int64)))
 
     def samples_of(self, rows: Ints) -> Ints:
         """Return the global samples of deliveries `rows` (counted from the start of the run)."""
@@ -115,3 +118,9 @@ class Questions:
         samples = self._skips.sample(rows)
         total = self.plan.order.n_samples
         return samples if total is None else np.where(samples < total, samples, -1)
+
+
+def windows(samples: Ints) -> list[tuple[int, int]]:
+    """Return rising samples as half-open windows."""
+    breaks = np.flatnonzero(np.diff(samples) != 1) + 1
+    return [(int(part[0]), int(part[-1]) + 1) for part in np.split(samples, breaks) if len(part)]

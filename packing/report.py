@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gristmill.packing.balance import attention, imbalance
+from gristmill.packing.cache import CHUNK_BYTES
 from gristmill.packing.errors import ArgumentError, problem
 from gristmill.packing.fit import PlannedLayout
 from gristmill.packing.loader import Loader
@@ -58,7 +60,7 @@ def describe_plan(loader: Loader, n_steps: int | None = None) -> dict[str, Any]:
             entry["attention"] = {"mean": costs.mean, "largest": costs.largest, "spread": costs.spread}
         sources.append(entry)
     reads = _reads_per_row(loader, samples)
-    width = plan.sources[0].shards.dtype.itemsize
+    width = int(plan.sources[0].shards.dtype.itemsize)
     return {
         "plan": plan.hash,
         "pack": plan.pack,
@@ -77,18 +79,20 @@ def describe_plan(loader: Loader, n_steps: int | None = None) -> dict[str, Any]:
         "attention": _attention(loader, rows // batch) if plan.pack != "concat" else None,
         "reads": round(rows * reads),
         "bytes_read": rows * (s + 1) * width,
+        "cache_bytes": _cache_bytes(loader),
         "bytes_a_step_and_rank": batch * (s + 1) * width // loader.world_size,
         "first_row": _first_row(loader) if rows else None,
     }
 
 
-def plan_text(facts: dict[str, Any]) -> str:
-    """Return `describe_plan`'s facts for a terminal."""
+def plan_text(facts: dict[str, Any], decode: Callable[[Sequence[int]], str] | None = None) -> str:
+    """Return `describe_plan`'s facts for a terminal; `decode` turns the ids of the first row into text."""
     lines = [
         f"plan {facts['plan'][:8]}: {facts['steps']:,} steps of {facts['global_batch_size']:,} rows of "
         f"{facts['sequence_length']:,} = {facts['tokens']:,} tokens ({facts['pack']}, {facts['world_size']} ranks)",
         f"reads {_size(facts['bytes_read'])} in {facts['reads']:,} requests; "
         f"{_size(facts['bytes_a_step_and_rank'])} a step and rank",
+        f"a local cache of {_size(facts['cache_bytes'])} fetches nothing twice within an epoch",
         f"{'source':<20} {'rows':>14} {'share':>7} {'epochs':>8} {'documents':>14} {'stored':>10}",
     ]
     for source in facts["sources"]:
@@ -110,7 +114,8 @@ def plan_text(facts: dict[str, Any]) -> str:
     if facts["first_row"]:
         lines += [
             f"first row, position {piece['start']:,}: {piece['positions']:,} tokens of {piece['document']!r} "
-            f"({piece['source']}): {', '.join(map(str, piece['ids']))}, ..."
+            f"({piece['source']}): "
+            + (f"{decode(piece['ids'])!r}" if decode else f"{', '.join(map(str, piece['ids'][:8]))}, ...")
             for piece in facts["first_row"]
         ]
     return "\n".join(lines)
@@ -155,13 +160,33 @@ def _attention(loader: Loader, n_steps: int) -> dict[str, float] | None:
     return {"steps": steps, "ranks": ranks}
 
 
+def _cache_bytes(loader: Loader) -> int:
+    """Bytes of `.bin` that the order comes back to within an epoch, on one machine that reads for all ranks.
+
+    A full shuffle comes back to every chunk until the epoch's end; blocks, to those of one window; no shuffle, to one.
+    """
+    plan, shuffle = loader.plan, loader.plan.order.shuffle
+    stored = int(sum(source.shards.n_tokens * source.shards.dtype.itemsize for source in plan.sources))
+    width = int(plan.sources[0].shards.dtype.itemsize)
+    chunks = CHUNK_BYTES * len(plan.sources)
+    if shuffle.kind == "none" and plan.pack == "concat":
+        return min(stored, chunks)
+    if shuffle.kind == "blocks" and plan.pack == "concat":
+        # A block that is smaller than a chunk still brings the whole chunk.
+        block = max(shuffle.block_items * plan.sequence_length * width, CHUNK_BYTES)
+        return min(stored, shuffle.window_blocks * block * len(plan.sources) + chunks)
+    return stored
+
+
 def _first_row(loader: Loader) -> list[dict[str, Any]]:
     trace = loader.where(0, 0)
     shards = {source.name: source.shards for source in loader.plan.sources}[trace.source]
     out = []
     for piece in trace.pieces[:4]:
         number = next(i for i in range(len(shards)) if shards.shard(i).name == piece.document.shard)
-        tokens = shards.shard(number).document(piece.document.document)[piece.document_token :][:8]
+        tokens = shards.shard(number).document(piece.document.document)[piece.document_token :][
+            : min(piece.n_positions, 32)
+        ]
         out.append(
             {
                 "start": piece.start,

@@ -188,6 +188,8 @@ def test_skipped_windows_are_never_delivered_and_later_ones_do_not_move_the_past
     again.load_state_dict(state)
     assert rows(again) == rest
     assert loader.samples_of_steps(2, 4) == [(2, 3), (5, 6)]
+    assert loader.samples_of_tokens(2 * S, 4 * S) == [(2, 3), (5, 6)]
+    assert loader.samples_of_tokens(2 * S + 1, 3 * S - 1) == [(2, 3)]
 
 
 def test_the_last_step_is_filled_with_blank_rows_or_dropped(corpus: Any) -> None:

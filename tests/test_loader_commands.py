@@ -67,6 +67,7 @@ def test_the_plan_of_a_run_is_printed(roots: dict[str, Path], command: Command) 
     assert code == 0
     assert "10 steps of 4 rows of 50 = 2,000 tokens (concat, 1 ranks)" in out
     assert "first row, position 0" in out
+    assert "a local cache of 40.4 kB fetches nothing twice within an epoch" in out
 
 
 def test_a_skipped_window_is_delivered_no_more_and_the_rest_stays_in_order(

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gristmill.packing import ArgumentError, Loader, ShardFormatError, TokenSpec, write_shards
+from gristmill.packing import ArgumentError, Loader, ShardFormatError, Shuffle, TokenSpec, write_shards
+from gristmill.packing.cache import CHUNK_BYTES
 from gristmill.packing.forensics import signals, spike_html, spike_report, spike_text
 from gristmill.packing.report import describe_plan, plan_text
 from gristmill.packing.skipfile import read_skip_file, write_skip_file
@@ -55,6 +56,19 @@ def test_part_of_a_run_is_described(roots: dict[str, Path]) -> None:
     facts = describe_plan(loader, 100)
     assert {s["name"]: s["rows"] for s in facts["sources"]} == {"web": 300, "code": 100}
     assert facts["tokens"] == 20_000
+
+
+def test_the_first_row_is_decoded_and_the_cache_is_as_large_as_the_shuffle_needs(roots: dict[str, Path]) -> None:
+    options: dict[str, Any] = {"sequence_length": 50, "batch_size": 4}
+    loader = Loader(roots["web"], **options)
+    text = plan_text(describe_plan(loader), lambda ids: f"<{len(ids)} ids>")
+    trace = loader.where(0, 0)
+    for piece in trace.pieces:
+        assert f"tokens of {piece.document.document_id!r} (crawl): '<{min(piece.n_positions, 32)} ids>'" in text
+    stored = loader.plan.sources[0].shards.n_tokens * 2
+    assert describe_plan(loader)["cache_bytes"] == stored
+    big = Loader(roots["web"], shuffle=Shuffle("blocks", 2, 2), **options)
+    assert describe_plan(big)["cache_bytes"] == min(stored, 3 * CHUNK_BYTES)
 
 
 def test_the_row_with_the_loop_comes_first(roots: dict[str, Path]) -> None:
