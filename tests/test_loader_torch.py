@@ -59,6 +59,39 @@ def test_dataloader_workers_do_not_change_the_order(root: Path, workers: int) ->
     assert rows(DataLoader(loader(root), batch_size=None, num_workers=workers)) == reference
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 8, 24])
+def test_one_order_for_any_ranks_dataloader_workers_and_batch(root: Path, batch_size: int) -> None:
+    reference = [row for row in rows(loader(root, batch_size=1)) if row[0] >= 0]
+    for world in (1, 2, 3, 8):
+        for workers in (0, 1, 4):
+            ranks = [
+                iter(
+                    DataLoader(
+                        loader(root, batch_size=batch_size, rank=r, world_size=world, prefetch=0),
+                        batch_size=None,
+                        num_workers=workers,
+                    )
+                )
+                for r in range(world)
+            ]
+            got = [row for batches in zip(*ranks, strict=True) for row in rows(batches)]
+            assert [row for row in got if row[0] >= 0] == reference, (world, workers)
+
+
+def test_a_distributed_checkpoint_holds_the_position(root: Path, tmp_path: Path) -> None:
+    dcp = pytest.importorskip("torch.distributed.checkpoint")
+    reference = rows(loader(root))
+    one = loader(root)
+    seen = [row for _, batch in zip(range(5), one, strict=False) for row in rows([batch])]
+    dcp.save({"data": one, "weight": torch.ones(3)}, checkpoint_id=str(tmp_path), no_dist=True)
+    one.close()
+    two = loader(root, batch_size=2)
+    dcp.load({"data": two, "weight": torch.zeros(3)}, checkpoint_id=str(tmp_path), no_dist=True)
+    rest = [row for row in rows(two) if row[0] >= 0]
+    assert seen + rest == [row for row in reference if row[0] >= 0]
+
+
 def test_a_loader_travels_to_spawned_workers_with_its_position(root: Path) -> None:
     one = loader(root)
     reference = rows(loader(root))
