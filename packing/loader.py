@@ -31,6 +31,7 @@ from gristmill.packing.questions import Questions
 from gristmill.packing.skipfile import read_skip_file
 from gristmill.packing.state import STATE_MAGIC, STATE_VERSION, adopt, changed, check_format
 from gristmill.packing.tombstones import Tombstones
+from gristmill.packing.trace import segment_documents
 
 CHUNK_ROWS = 2048
 """Rows whose order is computed at once: 0.2 us each this way, 100 us for a single one."""
@@ -84,6 +85,7 @@ class Loader(Questions):
         drop_last: bool = False,
         dtype: Any = np.int32,
         loss_mask: bool = False,
+        document_ids: bool = False,
         boundary_targets: bool = True,
         certify_content: bool = False,
         prefetch: int = 2,
@@ -124,6 +126,8 @@ class Loader(Questions):
             drop_last: drop the incomplete last step instead of filling it with blank rows.
             dtype: of ids, labels and positions; labels hold -100, so it must be signed.
             loss_mask: add `loss_mask` uint8 [rows, S], 0 where the label is -100.
+            document_ids: add `document_ids` int64 [segments, 2]: for each segment of `cu_seqlens` the number of its
+                source and of its document there, which `document` looks up; -1 for padding.
             boundary_targets: False sets the label of each document's last token to -100.
             certify_content: let `certificate` cover the token ids too, not only which rows were delivered.
             prefetch: steps prepared ahead by background threads; 0 works in the caller's thread.
@@ -214,6 +218,7 @@ class Loader(Questions):
         self._tombstones = Tombstones([source.shards for source in self.plan.sources], tombstones)
         self.filler = Filler(self.plan, self._options, self._pool, self._tombstones)
         self._certify_content = certify_content
+        self._document_ids = document_ids
         self._certificate = Certificate()
         self._prefetch, self._threads, self._timeout = prefetch, threads, timeout
         self._on_starved, self._tries = on_starved, tries
@@ -524,6 +529,8 @@ class Loader(Questions):
         rows = self._high - self._low
         low, high = within * rows, (within + 1) * rows
         batch = self.filler.fill(chunk, within, self._divisor(self._base + made * self.global_batch_size))
+        if self._document_ids:
+            batch["document_ids"] = segment_documents(self.plan, chunk.samples[low:high], batch["cu_seqlens"])
         if self._certify_content:
             return batch, certify(chunk.marks[low:high], batch["input_ids"].reshape(rows, -1))
         return batch, chunk.certificate(low, high)

@@ -13,6 +13,7 @@ from gristmill.packing.balance import deal
 from gristmill.packing.certificate import Certificate, certify, row_marks
 from gristmill.packing.order import Skips
 from gristmill.packing.plan import Plan
+from gristmill.packing.reader import Provenance
 from gristmill.packing.trace import RowTrace, Showing, samples_with, showings, trace_sample
 
 Ints = npt.NDArray[np.int64]
@@ -57,6 +58,10 @@ class Questions:
             located = (samples, *self.plan.order.locate(samples))
             total += certify(row_marks(*(part.view(np.uint64) for part in located)))
         return total
+
+    def document(self, source: int, number: int) -> Provenance:
+        """Return what a row of a batch's `document_ids` stands for."""
+        return self.plan.sources[source].shards.provenance(number)
 
     def where(self, step: int, slot: int) -> RowTrace:
         """Return the documents in row `slot` of the global batch of `step`, counted at this batch size."""

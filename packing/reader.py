@@ -490,6 +490,16 @@ class ShardSet:
         local = token - int(self.token_starts[number])
         return shard.provenance(int(np.searchsorted(shard.first_token, local, side="right")) - 1)
 
+    def documents_at(self, tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return the numbers of the documents that tokens of the stream belong to."""
+        number = np.searchsorted(self.token_starts, tokens, side="right") - 1
+        out = np.empty(len(tokens), np.int64)
+        for shard in np.unique(number).tolist():
+            mine = number == shard
+            starts, local = self.shard(shard).first_token, tokens[mine] - self.token_starts[shard]
+            out[mine] = self.document_starts[shard] + np.searchsorted(starts, local, side="right") - 1
+        return out
+
     def find(self, document_id: str) -> list[int]:
         """Return the numbers of the documents with this id, by one scan of the id columns."""
         found: list[int] = []

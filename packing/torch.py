@@ -26,7 +26,7 @@ from gristmill.packing.plan import Paths
 
 IDS = ("input_ids", "labels", "position_ids")
 """Tensors whose values fit in 32 bits whatever their type."""
-TENSORS = ("input_ids", "labels", "position_ids", "cu_seqlens", "samples", "loss_mask")
+TENSORS = ("input_ids", "labels", "position_ids", "cu_seqlens", "samples", "loss_mask", "document_ids")
 
 
 class TensorBatch(dict[str, Any]):

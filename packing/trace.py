@@ -68,6 +68,41 @@ def trace_sample(plan: Plan, sample: int, part: int = 0, n_parts: int = 1) -> Ro
     return RowTrace(sample, plan.sources[source].name, int(resolved.epoch[0]), int(resolved.item[0]), tuple(pieces))
 
 
+def segment_documents(plan: Plan, samples: Ints, bounds: Ints) -> Ints:
+    """Return which document each segment of a batch is of: number of the source and of the document in it.
+
+    Args:
+        plan: the run's plan.
+        samples: global sample of each full row of the batch, -1 for a blank one.
+        bounds: `cu_seqlens` of the batch.
+
+    Returns:
+        int64 [segments, 2]; -1, -1 where a segment is padding.
+    """
+    s = plan.sequence_length
+    resolved = plan.resolve(samples)
+    row, position = np.divmod(np.asarray(bounds[:-1], np.int64), s)
+    out = np.full((len(row), 2), -1, np.int64)
+    for i, rows in resolved.groups.items():
+        mine = np.flatnonzero(resolved.source == i)
+        local = np.full(len(samples), -1, np.int64)
+        local[mine] = np.arange(len(mine))
+        chosen = np.flatnonzero(local[row] >= 0)
+        k, at = local[row[chosen]], position[chosen]
+        # Where pieces begin in the rows of this source, laid end to end.
+        before = np.cumsum(rows.inputs_P) - rows.inputs_P
+        size = np.diff(rows.pieces_C1)
+        begins = before - np.repeat(before[rows.pieces_C1[:-1]], size)
+        number = np.repeat(np.arange(len(mine)), size)
+        piece = np.searchsorted(number * s + begins, k * s + at, side="right") - 1
+        inside = at - begins[piece]
+        real = inside < rows.inputs_P[piece]
+        chosen, token = chosen[real], (rows.first_P[piece] + inside)[real]
+        out[chosen, 0] = i
+        out[chosen, 1] = plan.sources[i].shards.documents_at(token)
+    return out
+
+
 def _within(piece: Piece, low: int, high: int) -> Piece | None:
     """Return what of a piece lies in positions [low, high), counted from `low`."""
     start, stop = max(piece.start, low), min(piece.start + piece.n_positions, high)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gristmill.packing import ArgumentError, Loader, TokenSpec, write_shards
+from gristmill.packing import ArgumentError, Change, Loader, TokenSpec, write_shards
 from gristmill.packing.certificate import Certificate, combine
 
 SPEC = TokenSpec(1000, 0, "t")
@@ -46,6 +47,33 @@ def test_where_and_when_are_inverse(root: Path, pack: str) -> None:
     for i in range(150):
         assert {(s.step, s.slot) for s in one.when(f"doc-{i}")} == shown.get(f"doc-{i}", set())
     assert one.when("no such document") == []
+
+
+@pytest.mark.parametrize("pack", ["concat", "best_fit", "document"])
+@pytest.mark.parametrize("length", [S, S // 4])
+def test_each_segment_knows_its_document(root: Path, tmp_path: Path, pack: str, length: int) -> None:
+    other = write_shards(tmp_path, [[900 + i] * 9 for i in range(30)], SPEC, ids=[f"other-{i}" for i in range(30)])
+    one = Loader(
+        {"a": root, "b": other}, sequence_length=S, batch_size=4, pack=pack, document_ids=True, prefetch=0,
+        curriculum=[Change(0, sequence_length=length)],
+    )  # fmt: skip
+    seen = set()
+    for batch in one:
+        bounds, ids, labels = batch["cu_seqlens"].tolist(), batch["input_ids"].ravel(), batch["labels"].ravel()
+        assert batch["document_ids"].shape == (len(bounds) - 1, 2)
+        for (begin, end), (source, number) in zip(
+            itertools.pairwise(bounds), batch["document_ids"].tolist(), strict=True
+        ):
+            if source < 0:
+                assert number == -1
+                assert (labels[begin:end] == -100).all()
+                continue
+            name = one.document(source, number).document_id
+            seen.add(name)
+            value = int(name.partition("-")[2]) + (900 if name.startswith("other") else 1)
+            real = ids[begin:end][labels[begin:end] != -100]
+            assert set(real.tolist()) <= {value, 0}
+    assert len(seen) == 180
 
 
 @pytest.mark.parametrize("pack", ["concat", "best_fit", "document"])
