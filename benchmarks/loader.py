@@ -4,10 +4,12 @@
                                                                  GPTDataset, mosaicml-streaming, litdata
     python benchmarks/loader.py start --dir /tmp/bench           first batch and resume, 10^9 sequences, 64 sources
     python benchmarks/loader.py pacing --dir /tmp/bench          p99.9 of next() with a consumer that takes 5 ms
-    python benchmarks/loader.py fit                              best-fit plan of 10^7 documents
+    python benchmarks/loader.py fit --shards out/pack-...        best-fit plan of 10^7 documents of these lengths
 
-Peers that are not installed are named and left out. The page cache is warm: every file is read once before.
-Figures are the best of `--repeat` runs; a token is an input position that arrives in an array.
+Peers that are not installed are named and left out. The page cache is warm: every file is read once before, and our
+checksums have been looked at. Everything takes turns, `--repeat` times over, for `--seconds` each; figures are medians
+over the rounds, and a ratio is the median of the ratios within the rounds. A token is an input position that arrives in
+an array.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar
 
 import numpy as np
 
 from gristmill.packing import Loader, ShardWriter, TokenSpec, open_shards, shard_name, shard_set_manifest
-from gristmill.packing.fit import best_fit
+from gristmill.packing.fit import plan_documents
 
 VOCABULARY = 32_000
 SPEC = TokenSpec(VOCABULARY, 0, "benchmark")
@@ -41,12 +43,15 @@ def main() -> None:
     parser.add_argument("--dir", default=str(Path(tempfile.gettempdir()) / "gristmill-loader-benchmark"))
     parser.add_argument("--tokens", type=int, default=100_000_000)
     parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192])
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=5, help="rounds (5)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds of each in a round (1)")
+    parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
+    parser.add_argument("--shards", help="take the documents' lengths for `fit` from this set; log-normal without it")
     parser.add_argument("--resume", type=int, default=0)
     given = parser.parse_args()
     root = Path(given.dir)
     if given.what == "throughput":
-        throughput(root, given.tokens, given.lengths, given.repeat)
+        throughput(root, given)
     elif given.what == "start":
         start(root)
     elif given.what == "pacing":
@@ -54,7 +59,7 @@ def main() -> None:
     elif given.what == "one":
         one_start(root, given.resume)
     else:
-        fit()
+        fit(given.shards)
 
 
 def corpus(root: Path, n_tokens: int) -> Path:
@@ -79,51 +84,65 @@ def corpus(root: Path, n_tokens: int) -> Path:
 # ---- throughput ---------------------------------------------------------------------------------------------
 
 
-def throughput(root: Path, n_tokens: int, lengths: list[int], repeat: int) -> None:
-    """Print positions a second of every loader, and the ratio of ours to it."""
-    folder = corpus(root, n_tokens)
+def throughput(root: Path, given: argparse.Namespace) -> None:
+    """Print positions a second of every loader, and the ratio of ours on one thread to it."""
+    folder = corpus(root, given.tokens)
     for path in folder.glob("*.bin"):
         path.read_bytes()
-    for s in lengths:
+    for s in given.lengths:
         batch = max(1, 65_536 // s)
-        print(f"\nS = {s:,}, {batch} rows a batch, {n_tokens:,} tokens, {os.cpu_count()} cores")
-        print(f"  {'':<52} {'wall':>8} {'CPU':>8}  Mtok a second of each; ours, 1 thread, against it")
-        ours = rate(partial(gristmill, folder, s, batch, {"prefetch": 0}), s * batch, repeat)
-        show("gristmill, 1 thread (ids, labels, positions, bounds)", ours)
-        threaded = {"prefetch": 4, "threads": 2}
-        show("the same, prefetch 4, 2 threads", rate(partial(gristmill, folder, s, batch, threaded), s * batch, repeat))
-        for peer in (memmap_0, memmap_2, gpt_dataset, streaming, litdata):
-            label = (peer.__doc__ or "").split("\n")[0].rstrip(".")
+        made: dict[str, Iterator[Any]] = {}
+        for label, options in OURS.items():
+            made[label] = gristmill(folder, s, batch, options)
+        missing = {}
+        for name in given.peers:
+            label = (PEERS[name].__doc__ or "").split("\n")[0].rstrip(".")
             try:
-                made = peer(root, folder, s, batch)
+                made[label] = PEERS[name](root, folder, s, batch)()
             except ImportError as error:
-                print(f"  {label:<52} not installed ({error.name or error})")
-                continue
-            show(label, rate(made, s * batch, repeat), ours, workers=peer is memmap_2)
+                missing[label] = error.name or str(error)
+        for label, iterator in made.items():
+            _pull(iterator, 1.0)
+            for _ in range(given.tokens // (s * batch) if label in OURS else 0):
+                next(iterator)
+        speeds: dict[str, list[Speed]] = {label: [] for label in made}
+        for _ in range(given.repeat):
+            for label, iterator in made.items():
+                wall, cpu = _pull(iterator, given.seconds)
+                speeds[label].append((wall * s * batch, cpu * s * batch))
+        print(
+            f"\nS = {s:,}, {batch} rows a batch, {given.tokens:,} tokens, {os.cpu_count()} cores, {given.repeat} rounds"
+        )
+        print(
+            f"  {'Mtok/s, median (least to most)':<62} {'wall':>22} {'CPU':>7}   ours, 1 thread, is faster: int32, int64"
+        )
+        for label, rates in speeds.items():
+            show(label, rates, *([] if label in OURS else [speeds[name] for name in list(OURS)[:2]]))
+        for label, what in missing.items():
+            print(f"  {label:<62} not installed ({what})")
+        for label in OURS:
+            made[label].close()  # type: ignore[attr-defined]
+        made.clear()
 
 
 Speed = tuple[float, float]
 """Positions a second of wall clock, and a second of this process's CPU time."""
 
 
-def show(label: str, speed: Speed, ours: Speed | None = None, *, workers: bool = False) -> None:
-    """Print one line; CPU time of worker processes is not seen, so it is left out where there are any."""
-    cpu = f"{speed[1] / 1e6:8.1f}" if not workers else " " * 8
-    line = f"  {label:<52} {speed[0] / 1e6:8.1f} {cpu}"
-    if ours is not None:
-        line += f"  {ours[0] / speed[0]:6.1f}x" + (f" {ours[1] / speed[1]:6.1f}x" if not workers else "")
-    print(line)
-
-
-def rate(make: Callable[[], Iterator[Any]], per_batch: int, repeat: int, seconds: float = 3.0) -> Speed:
-    """Return speeds, the best of `repeat` stretches of `seconds` after a warm-up of one second."""
-    iterator = make()
-    _pull(iterator, 1.0)
-    pulls = [_pull(iterator, seconds) for _ in range(repeat)]
-    return max(wall for wall, _ in pulls) * per_batch, max(cpu for _, cpu in pulls) * per_batch
+def show(label: str, rates: list[Speed], *ours: list[Speed]) -> None:
+    """Print one line; the CPU time of worker processes is not seen."""
+    walls = sorted(wall / 1e6 for wall, _ in rates)
+    cpu = median(cpu for _, cpu in rates) / 1e6
+    line = f"  {label:<62} {median(walls):8.1f} ({walls[0]:.0f} to {walls[-1]:.0f})".ljust(88) + f"{cpu:7.1f}"
+    for other in ours:
+        ratios = sorted(mine[0] / its[0] for mine, its in zip(other, rates, strict=True))
+        line += f"  {median(ratios):6.1f}x ({ratios[0]:.1f} to {ratios[-1]:.1f})"
+    print(line, flush=True)
 
 
 def _pull(iterator: Iterator[Any], seconds: float) -> Speed:
+    """Return batches a second of wall clock and of CPU time; the first one is not counted, it may have been ready."""
+    batch = next(iterator)
     began = now = time.perf_counter()
     cpu = time.process_time()
     n = 0
@@ -133,6 +152,15 @@ def _pull(iterator: Iterator[Any], seconds: float) -> Speed:
         now = time.perf_counter()
     del batch
     return n / (now - began), n / max(1e-9, time.process_time() - cpu)
+
+
+OURS: dict[str, dict[str, Any]] = {
+    "gristmill, 1 thread, int32 (ids, labels, positions, bounds)": {"prefetch": 0},
+    "the same, int64": {"prefetch": 0, "dtype": np.int64},
+    "gristmill, prefetch 8 in 1 thread, int32": {"prefetch": 8, "threads": 1},
+    "gristmill, prefetch 8 in 2 threads, int32": {"prefetch": 8, "threads": 2},
+    "gristmill, prefetch 8 in 2 threads, int64": {"prefetch": 8, "threads": 2, "dtype": np.int64},
+}
 
 
 def gristmill(folder: Path, s: int, batch: int, options: dict[str, Any]) -> Iterator[Any]:
@@ -255,6 +283,14 @@ def litdata(root: Path, folder: Path, s: int, batch: int) -> Callable[[], Iterat
     return batches
 
 
+PEERS = {
+    "memmap": memmap_0,
+    "memmap-workers": memmap_2,
+    "gpt-dataset": gpt_dataset,
+    "streaming": streaming,
+    "litdata": litdata,
+}
+
 # ---- start and resume ---------------------------------------------------------------------------------------
 
 SEQUENCES = 10**9
@@ -319,19 +355,19 @@ def start(root: Path) -> None:
     sparse_sources(root)
     print(f"{SEQUENCES:,} sequences of {START_LENGTH:,} over {SOURCES} sources, 8 rows a batch, new process each:")
     for resume in (0, 1, SEQUENCES // 3, SEQUENCES - 1000):
-        best: dict[str, float] = {}
-        for _ in range(5):
+        runs = []
+        for _ in range(7):
             ran = subprocess.run(
                 [sys.executable, __file__, "one", "--dir", str(root), "--resume", str(resume)],
                 capture_output=True,
                 text=True,
                 check=True,
             )
-            got = json.loads(ran.stdout)
-            best = got if not best or got["ms"] < best["ms"] else best
+            runs.append(json.loads(ran.stdout))
+        ms, cpu, mb = (sorted(run[key] for run in runs) for key in ("ms", "cpu_ms", "mb"))
         print(
-            f"  from row {resume:>13,}: first batch after {best['ms']:6.1f} ms ({best['cpu_ms']:.1f} of CPU), "
-            f"resident memory +{best['mb']:.1f} MB"
+            f"  from row {resume:>13,}: first batch after {median(ms):.1f} ms ({ms[0]:.1f} to {ms[-1]:.1f}; "
+            f"{median(cpu):.1f} of CPU), resident memory +{mb[-1]:.1f} MB at most"
         )
 
 
@@ -376,16 +412,28 @@ def pacing(root: Path, n_tokens: int) -> None:
         print(f"  {name}: next() takes p50 {p50:.3f} ms, p99 {p99:.3f} ms, p99.9 {p999:.3f} ms")
 
 
-def fit() -> None:
-    """Print seconds and padding of a best-fit plan."""
-    targets = np.maximum(np.random.default_rng(0).lognormal(6.2, 1.2, 10**7).astype(np.int64), 1)
+def fit(shards: str | None) -> None:
+    """Print seconds and padding of a best-fit plan, ready to be saved."""
+    rng = np.random.default_rng(0)
+    if shards is None:
+        targets = np.maximum(rng.lognormal(6.2, 1.2, 10**7).astype(np.int64), 1)
+        what = "log-normal lengths"
+    else:
+        opened = open_shards(shards, verify="never")
+        bounds = [opened.shard(i).first_token for i in range(len(opened))]
+        seen = np.concatenate([np.diff(starts) for starts in bounds]) - 1
+        targets = rng.choice(seen, 10**7)
+        what = f"lengths drawn from {len(seen):,} documents"
     first = np.concatenate([np.zeros(1, np.int64), np.cumsum(targets[:-1] + 1)])
-    began, cpu = time.perf_counter(), time.process_time()
-    _, n, row = best_fit(first, targets, 4096)
-    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
-    rows = int(row.max()) + 1
-    padding = 1 - n.sum() / (rows * 4096)
-    print(f"best fit of 10^7 documents at S = 4096: {seconds:.1f} s ({cpu:.1f} s of one core), padding {padding:.4%}")
+    for s in (2048, 4096, 8192):
+        began, cpu = time.perf_counter(), time.process_time()
+        plan = plan_documents(first, targets, s, "best_fit", "benchmark")
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+        counts = plan.statistics
+        print(
+            f"best fit of 10^7 documents ({what}, mean {targets.mean() + 1:,.0f}) at S = {s:,}: {seconds:.1f} s "
+            f"({cpu:.1f} s of one core), padding {counts.padding:.5%}, {counts.n_cut:,} cut, {counts.n_rows:,} rows"
+        )
 
 
 if __name__ == "__main__":

@@ -102,8 +102,11 @@ class _Context:
 
     def __init__(self, call: Any, numbers: tuple[int, int, int, int], handle: int) -> None:
         self._call = call
-        # Runs while a thread is taken down, when there is no place any more for a private errno.
-        self._plain_call, self._process = ctypes.CDLL(None).syscall, os.getpid
+        # `quick` keeps Python's lock, since it waits for nothing; `plain` has no errno of its own, for which there is
+        # no place any more while a thread is taken down.
+        self._quick_call, self._plain_call = ctypes.PyDLL(None).syscall, ctypes.CDLL(None).syscall
+        self._process = os.getpid
+        self._at_once = (ctypes.c_long * 2)()
         self._destroy, self._wait, self._submit = (ctypes.c_long(number) for number in numbers[1:])
         self._handle = ctypes.c_long(handle)
         self.pid = os.getpid()
@@ -126,7 +129,9 @@ class _Context:
         `pointers` and `events` are addresses, of `n` addresses of requests and of room for `n` events.
         """
         submitted = self._call(self._submit, self._handle, ctypes.c_long(n), ctypes.c_void_p(pointers))
-        got = 0
+        every, target = ctypes.c_long(submitted), ctypes.c_void_p(events)
+        got = self._quick_call(self._wait, self._handle, every, every, target, self._at_once) if submitted > 0 else 0
+        got = max(0, got)
         while got < submitted:
             left, target = ctypes.c_long(submitted - got), ctypes.c_void_p(events + got * EVENT.itemsize)
             result = self._call(self._wait, self._handle, left, left, target, None)

@@ -34,7 +34,7 @@ from gristmill.packing.tombstones import Tombstones
 from gristmill.packing.trace import segment_documents
 
 CHUNK_ROWS = 2048
-"""Rows whose order is computed at once: 0.2 us each this way, 100 us for a single one."""
+"""Rows whose order and documents are looked up at once: about 1.4 us each this way, 800 us for a single one."""
 HEAD_ROWS = 64
 """Rows of the first chunk after a start: fewer, so that the first batch waits for few shards to be opened."""
 
