@@ -125,6 +125,9 @@ class Prefetcher:
             then="look at the named shard's disk or mount, or raise timeout",
         )
 
+    def _stopped(self) -> bool:
+        return self._stop
+
     def _free(self) -> int:
         """How many more steps may be begun; there is always room for the one that the consumer wants next."""
         ahead = self._next_to_make - self._next_to_take
@@ -143,7 +146,7 @@ class Prefetcher:
                     return
                 self._next_to_make = last
             for step in range(first, last):
-                if self._stop:
+                if self._stopped():
                     return
                 self._working[step] = time.monotonic()
                 result = self._attempt(step)
