@@ -11,6 +11,7 @@ row by row: nothing but speed is lost. A context holds no memory but the kernel'
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -97,10 +98,16 @@ class BulkReader:
         return [*short.tolist(), *range(done, n)]
 
 
-class _Context:
-    """A context of the kernel's; destroyed with this object."""
+MAX_FREE = 16
+"""Contexts that are kept for the next reader of their size: the kernel takes 30 ms to destroy one."""
+_free: dict[tuple[int, int], list[int]] = {}
+"""Handles of idle contexts by process and number of requests."""
 
-    def __init__(self, call: Any, numbers: tuple[int, int, int, int], handle: int) -> None:
+
+class _Context:
+    """A context of the kernel's; kept for others, or destroyed, when this object goes."""
+
+    def __init__(self, call: Any, numbers: tuple[int, int, int, int], handle: int, n_requests: int) -> None:
         self._call = call
         # `quick` keeps Python's lock, since it waits for nothing; `plain` has no errno of its own, for which there is
         # no place any more while a thread is taken down.
@@ -110,6 +117,8 @@ class _Context:
         self._destroy, self._wait, self._submit = (ctypes.c_long(number) for number in numbers[1:])
         self._handle = ctypes.c_long(handle)
         self.pid = os.getpid()
+        self._idle = True
+        self._kept = _free.setdefault((self.pid, n_requests), [])
 
     @classmethod
     def open(cls, n_requests: int) -> _Context | None:
@@ -118,16 +127,19 @@ class _Context:
         if found is None:
             return None
         call, numbers = found
+        with contextlib.suppress(KeyError, IndexError):
+            return cls(call, numbers, _free[os.getpid(), n_requests].pop(), n_requests)
         handle = ctypes.c_ulong(0)
         if call(ctypes.c_long(numbers[0]), ctypes.c_long(n_requests), ctypes.byref(handle)) != 0:
             return None
-        return cls(call, numbers, handle.value)
+        return cls(call, numbers, handle.value, n_requests)
 
     def run(self, pointers: int, events: int, n: int) -> int:
         """Submit `n` requests and wait for them; return how many were done, in any order.
 
         `pointers` and `events` are addresses, of `n` addresses of requests and of room for `n` events.
         """
+        self._idle = False
         submitted = self._call(self._submit, self._handle, ctypes.c_long(n), ctypes.c_void_p(pointers))
         every, target = ctypes.c_long(submitted), ctypes.c_void_p(events)
         got = self._quick_call(self._wait, self._handle, every, every, target, self._at_once) if submitted > 0 else 0
@@ -138,8 +150,13 @@ class _Context:
             if result < 0 and ctypes.get_errno() != 4:  # interrupted by a signal: wait again
                 return 0
             got += max(0, result)
+        self._idle = True
         return got
 
     def __del__(self) -> None:
-        if self.pid == self._process():
+        if self.pid != self._process():
+            return
+        if self._idle and len(self._kept) < MAX_FREE:
+            self._kept.append(self._handle.value)
+        else:
             self._plain_call(self._destroy, self._handle)
