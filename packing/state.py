@@ -112,10 +112,9 @@ def _check_sources(plan: Plan, saved: Mapping[str, Any]) -> None:
     if mixed != plan.order.mixed:
         raise _differs("weights", saved["weights"] or None, mine["weights"] or None)
     for name, identity in saved["sources"].items():
-        if name in mine["sources"] and (identity, saved["layouts"][name]) != (
-            mine["sources"][name],
-            mine["layouts"][name],
-        ):
+        if mine["sources"].get(name) == identity and saved["layouts"][name] != mine["layouts"][name]:
+            raise _differs(f"how source {name!r} is packed", saved["layouts"][name], mine["layouts"][name])
+        if mine["sources"].get(name, identity) != identity:
             raise _differs(
                 f"what source {name!r} holds",
                 identity,

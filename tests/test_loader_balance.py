@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gristmill.packing import ArgumentError, Loader, TokenSpec, open_shards, write_shards
+from gristmill.packing import ArgumentError, Loader, StateError, TokenSpec, open_shards, write_shards
 from gristmill.packing.balance import attention, by_cost, deal, imbalance, row_costs
 from gristmill.packing.fit import make_pack_plan
 from gristmill.packing.permutation import StrataShuffle
@@ -123,6 +123,13 @@ def test_where_and_when_know_who_got_a_row(root: Path) -> None:
 def test_balance_needs_a_packing_plan(root: Path) -> None:
     with pytest.raises(ArgumentError, match="nothing to balance"):
         loaders(root, balance=True, pack="concat")
+
+
+def test_a_state_of_another_packing_is_refused_by_its_name(root: Path) -> None:
+    (even,) = loaders(root, balance=True, shuffle="none")
+    (plain,) = loaders(root, shuffle="none")
+    with pytest.raises(StateError, match="how source 'all' is packed differs; expected .'best_fit.balanced'"):
+        plain.load_state_dict(even.state_dict())
 
 
 def test_a_balanced_plan_is_cached_under_a_name_of_its_own(root: Path, tmp_path: Path) -> None:

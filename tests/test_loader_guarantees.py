@@ -105,7 +105,7 @@ def test_prefetch_threads_do_not_change_the_order(root: Path, threads: int) -> N
         assert [row for batch in loader for row in rows_of(batch)] == reference
 
 
-@pytest.mark.parametrize("pack", ["concat", pytest.param("best_fit", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pack", ["concat", "best_fit"])
 def test_resume_is_bit_identical_at_100_random_cuts_and_on_another_topology(root: Path, pack: str) -> None:
     def loader(size: int, rank: int = 0, world: int = 1) -> Loader:
         return Loader(
