@@ -1,11 +1,12 @@
 """Connected components of synthetic band keys: time, shuffle and driver memory as the number of rows grows.
 
-python benchmarks/dedup_scale.py [--rows 2,5,10,20] [--driver-edges 1000000] [--master local[2]]
+python benchmarks/dedup_scale.py [--rows 2,5,10,20] [--driver-edges 20000] [--master local[2]]
 
-The rows (band, key, document) hold, at 20 million rows: a hot bucket with 30 % of all rows, a star of 2.5 million
-leaves (5 million rows), a chain of 10^5 documents, 10^6 small clusters of two to four, and documents that share
-nothing; smaller runs hold the same shares. Document numbers are scrambled. Labels are compared with a union-find
-over all rows in one process, after the measurement.
+The rows (band, key, document) hold, at 20 million rows: a hot bucket with 30 % of all rows, a star of 5*10^6 leaves
+(a bucket of two for each: 10^7 rows), a chain of 10^5 documents, 10^6 small clusters of two to four, and documents
+that share nothing; other sizes hold the same shares. Document numbers are scrambled. Each size runs in a process of
+its own, warmed on 100,000 rows, so that peaks of memory are its own. Labels are compared afterwards with a
+union-find over all rows in one process, and where scipy is installed with its connected components.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import resource
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -24,6 +26,7 @@ from typing import Any
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from gristmill.stages import runtime
 from gristmill.stages.connected_components import connected_components
@@ -39,7 +42,7 @@ CHUNK = 250_000
 def rows(n: int, start: int, stop: int) -> tuple[Any, Any, Any]:
     """Return ``(band, key, document)`` of rows start..stop of a data set of n rows."""
     i = np.arange(start, stop, dtype=np.int64)
-    hot, star, chain = 3 * n // 10, n // 4, 200_000 * n // FULL
+    hot, star, chain = 3 * n // 10, n // 2, 200_000 * n // FULL
     small = 3_000_000 * n // FULL
     band, key, document = np.zeros(len(i), np.int16), np.full(len(i), -7, np.int64), i.copy()
     at = i - hot
@@ -79,9 +82,19 @@ def reference(n: int) -> tuple[Any, Any]:
     same = (band[order][1:] == band[order][:-1]) & (key[order][1:] == key[order][:-1])
     names, inverse = np.unique(document[order], return_inverse=True)
     left, right = inverse[:-1][same], inverse[1:][same]
-    label = names[components(len(names), left, right)]
+    root = components(len(names), left, right)
+    with contextlib.suppress(ImportError):
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components as of_scipy
+
+        graph = coo_array((np.ones(len(left), np.bool_), (left, right)), (len(names), len(names)))
+        _, label = of_scipy(graph, directed=False)
+        least = np.full(int(label.max()) + 1, len(names))
+        np.minimum.at(least, label, np.arange(len(names)))
+        if not np.array_equal(least[label], root):
+            raise SystemExit("the reference differs from scipy")
     many = np.unique(np.concatenate([left, right]))
-    return names[many], label[many]
+    return names[many], names[root[many]]
 
 
 def shuffled(directory: str) -> int:
@@ -108,53 +121,87 @@ def cpu_seconds() -> float:
     return total
 
 
+def peak_mib(process: psutil.Process) -> int:
+    """Return the greatest resident memory that a process has had, in MiB."""
+    for line in Path(f"/proc/{process.pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) // 1024
+    return 0
+
+
+def grouped(spark: Any, n: int, work: str, driver_edges: int) -> tuple[Any, list[dict[str, int]]]:
+    """Return labels and rounds of the data set of n rows."""
+    n_chunks = -(-n // CHUNK)
+    frame = spark.range(0, n_chunks, 1, max(4, n_chunks // 4)).mapInArrow(
+        partial(_emit, n), "row long, band short, key long, center long"
+    )
+    buckets = checkpoint.save(frame, work, "buckets", BUCKET_SCHEMA)
+    return connected_components(spark, bucket_edges(buckets.frame(spark)), work, driver_edges)
+
+
+def one(n: int, scratch: Path, driver_edges: int, master: str) -> None:
+    """Run one size and leave its labels and figures in `scratch`."""
+    log = scratch / "events"
+    log.mkdir()
+    conf = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file://{log}",
+        "spark.eventLog.compress": "false",
+        "spark.local.dir": str(scratch),
+    }
+    spark = runtime.session("scale", master, conf)
+    grouped(spark, 100_000, str(scratch / "warm"), 100)
+    before, cpu, start = shuffled(str(log)), cpu_seconds(), time.perf_counter()
+    labels, rounds = grouped(spark, n, str(scratch / "work"), driver_edges)
+    seconds, cpu = time.perf_counter() - start, cpu_seconds() - cpu
+    me = psutil.Process()
+    jvm = max((peak_mib(p) for p in me.children(recursive=True) if p.name() == "java"), default=0)
+    facts = {
+        "seconds": seconds,
+        "cpu": cpu,
+        "shuffled": shuffled(str(log)) - before,
+        "rounds": [[r["edges"], r["core_edges"]] for r in rounds],
+        "python_mib": peak_mib(me),
+        "jvm_mib": jvm,
+    }
+    spark.stop()
+    pq.write_table(labels.table(), scratch / "labels.parquet")
+    (scratch / "facts.json").write_text(json.dumps(facts))
+
+
 def main() -> int:
-    """Print one line a size and the growth exponent; exit code 1 where labels are wrong."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Print one line a size and the growth exponents; exit code 1 where labels are wrong."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", default="2,5,10,20", help="millions of rows, comma-separated")
-    parser.add_argument("--driver-edges", type=int, default=1_000_000)
+    parser.add_argument("--driver-edges", type=int, default=20_000)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--one", nargs=2, metavar=("ROWS", "DIRECTORY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    sizes = [round(float(text) * 1e6) for text in options.rows.split(",")]
+    if options.one:
+        one(int(options.one[0]), Path(options.one[1]), options.driver_edges, options.master)
+        return 0
+    heads = [("rows", 12), ("seconds", 8), ("CPU s", 7), ("shuffled MB", 12), ("B/row", 7), ("Python MiB", 11)]
+    heads += [("JVM MiB", 8), ("labels", 7)]
+    print(" ".join(f"{name:>{width}}" for name, width in heads) + "  edges (of the core) before each round")
     wrong = False
     measured = []
-    with tempfile.TemporaryDirectory() as scratch:
-        log = Path(scratch) / "events"
-        log.mkdir()
-        conf = {
-            "spark.eventLog.enabled": "true",
-            "spark.eventLog.dir": f"file://{log}",
-            "spark.eventLog.compress": "false",
-        }
-        spark = runtime.session("scale", options.master, conf)
-        heads = [("rows", 12), ("seconds", 8), ("CPU s", 7), ("shuffled MB", 12), ("B/row", 7), ("rounds", 6)]
-        heads += [("driver MiB", 10)]
-        print(" ".join(f"{name:>{width}}" for name, width in heads) + "  labels")
-        before = 0
-        for n in sizes:
-            work = str(Path(scratch) / f"work-{n}")
-            start, cpu = time.perf_counter(), cpu_seconds()
-            frame = spark.range(0, -(-n // CHUNK), 1, max(4, -(-n // CHUNK) // 4)).mapInArrow(
-                partial(_emit, n), "row long, band short, key long, center long"
-            )
-            buckets = checkpoint.save(frame, work, "buckets", BUCKET_SCHEMA)
-            labels, rounds = connected_components(spark, bucket_edges(buckets.frame(spark)), work, options.driver_edges)
-            seconds, cpu = time.perf_counter() - start, cpu_seconds() - cpu
-            after = shuffled(str(log))
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-            table = labels.table().sort_by("row")
-            names, label = reference(n)
-            right = np.array_equal(table.column("row").to_numpy(), names)
-            right = right and np.array_equal(table.column("component").to_numpy(), label)
-            wrong |= not right
-            print(
-                f"{n:>12,} {seconds:>8.1f} {cpu:>7.1f} {(after - before) / 1e6:>12,.0f} {(after - before) / n:>7.0f} "
-                f"{len(rounds) - 1:>6} {peak:>10,}  {'right' if right else 'WRONG'}",
-                flush=True,
-            )
-            measured.append((n, seconds, cpu, after - before))
-            before = after
-        spark.stop()
+    for n in [round(float(text) * 1e6) for text in options.rows.split(",")]:
+        with tempfile.TemporaryDirectory() as scratch:
+            command = [sys.executable, __file__, "--driver-edges", str(options.driver_edges)]
+            subprocess.run([*command, "--master", options.master, "--one", str(n), scratch], check=True)
+            facts = json.loads((Path(scratch) / "facts.json").read_text())
+            table = pq.read_table(Path(scratch) / "labels.parquet").sort_by("row")
+        names, label = reference(n)
+        right = np.array_equal(table.column("row").to_numpy(), names)
+        right = right and np.array_equal(table.column("component").to_numpy(), label)
+        wrong |= not right
+        print(
+            f"{n:>12,} {facts['seconds']:>8.1f} {facts['cpu']:>7.1f} {facts['shuffled'] / 1e6:>12,.0f} "
+            f"{facts['shuffled'] / n:>7.0f} {facts['python_mib']:>11,} {facts['jvm_mib']:>8,} "
+            f"{'right' if right else 'WRONG':>7}  {', '.join(f'{edges:,} ({core:,})' for edges, core in facts['rounds'])}",
+            flush=True,
+        )
+        measured.append((n, facts["seconds"], facts["cpu"], facts["shuffled"]))
     if len(measured) > 1:
         logs = np.log(np.array(measured, float))
         for name, column in (("time", 1), ("CPU time", 2), ("shuffle", 3)):

@@ -200,6 +200,11 @@ def _record(node: Node, pipeline: Pipeline, records: dict[str, NodeRecord]) -> N
             known = [p.name for p in folder.iterdir()] if folder.is_dir() else []
             raise ConfigError(f"{node.name}: {path}: no such file.{nearest(Path(path).name, known)}")
         files[str(path)] = _file_hash(str(path), Path(path).stat().st_mtime_ns)
+    for uri in stage.remote_files():
+        try:
+            files[uri] = xxhash.xxh3_128_hexdigest(store.read_bytes(uri))
+        except OSError as error:
+            raise ConfigError(f"{node.name}: {uri}: cannot be read ({error})") from None
     config = stage.model_dump(mode="json")
     extra: object = None
     identity_config: Any = {k: v for k, v in config.items() if k != "max_removed"}

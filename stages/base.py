@@ -81,6 +81,10 @@ class Stage(BaseModel):
         """Model and reference files whose content enters the fingerprint."""
         return ()
 
+    def remote_files(self) -> tuple[str, ...]:
+        """Reference files by URI (``s3://``, ``gs://``, ...) whose content enters the fingerprint."""
+        return ()
+
     def check(self, node: str, inputs: Mapping[str, Stage]) -> None:
         """Look into reference files and at the stages before this one (`inputs`, by node) while planning.
 

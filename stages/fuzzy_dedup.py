@@ -12,6 +12,7 @@ task order or retries (see `kernels.jaccard` for why).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -21,7 +22,12 @@ import pyarrow as pa
 from pydantic import Field, model_validator
 
 from gristmill.stages import store
-from gristmill.stages.connected_components import DRIVER_EDGES, LABEL_SCHEMA, connected_components
+from gristmill.stages.connected_components import (
+    DRIVER_EDGES,
+    LABEL_SCHEMA,
+    connected_components,
+    stars_of_buckets,
+)
 from gristmill.stages.dedup import checkpoint, report
 from gristmill.stages.dedup.checkpoint import Checkpoint
 from gristmill.stages.dedup.index import Shelf, leaders, matches, open_indexes, write_index
@@ -35,13 +41,14 @@ from gristmill.stages.dedup.sketch import (
     emit_candidates,
     emit_keys,
 )
-from gristmill.stages.errors import RunError
+from gristmill.stages.errors import ConfigError, RunError
 from gristmill.stages.kernels.minhash import bands_for_recall, s_curve
 from gristmill.stages.kernels.unionfind import components, components_of_buckets
 from gristmill.stages.kernels.views import text_view
 
 if TYPE_CHECKING:
     from gristmill.stages.artifact import Artifact
+    from gristmill.stages.base import Stage
     from gristmill.stages.context import Context, Outcome
 
 REASON = "near_duplicate"
@@ -107,21 +114,50 @@ class FuzzyDedup(KeepsBest):
     n_samples: int = Field(default=10, ge=0, le=1000, description="largest clusters shown in the report, with text")
 
     @model_validator(mode="after")
-    def _check_bands(self) -> FuzzyDedup:
+    def _check_options(self) -> FuzzyDedup:
         if (self.bands is None) != (self.rows is None):
             raise ValueError("give both bands and rows, or neither")
+        places = [path.rstrip("/") for path in self.against]
+        if len(set(places)) < len(places):
+            twice = next(path for path in places if places.count(path) > 1)
+            raise ValueError(f"against names {twice} twice")
         return self
 
     def files(self) -> tuple[Path, ...]:
-        """Return the identity of the indexes, and the ids to forget."""
-        names = [Path(path) / "index" / "index.json" for path in self.against if store.is_local(path)]
-        return (*names, *([Path(self.forget)] if self.forget else []))
+        """Return the identity of the indexes, and the ids to forget, as far as they are local."""
+        return tuple(Path(path) for path in self._references() if store.is_local(path))
+
+    def remote_files(self) -> tuple[str, ...]:
+        """Return the same of those in a remote store."""
+        return tuple(path for path in self._references() if not store.is_local(path))
+
+    def _references(self) -> list[str]:
+        paths = [store.join(path, "index", "index.json") for path in self.against]
+        return [path.removeprefix("file://") for path in [*paths, *([self.forget] if self.forget else [])]]
+
+    def check(self, node: str, inputs: Mapping[str, Stage]) -> None:
+        """Open the indexes and read the ids to forget. Raises: ConfigError."""
+        if not self.against and not self.forget:
+            return
+        try:
+            self.shelf()
+        except ConfigError as error:
+            raise ConfigError(f"{node}.against: {error}") from None
 
     def shelf(self) -> Shelf:
-        """Open the indexes. Raises: ConfigError."""
+        """Open the indexes.
+
+        Raises:
+            ConfigError: there is no index, it was made with another sketch, or `forget` is not a list of ids.
+        """
+        if self.forget and not self.against:
+            raise ConfigError("forget takes ids out of the indexes in `against`, and none is given")
         ids: tuple[str, ...] = ()
         if self.forget:
-            text = store.read_bytes(self.forget).decode()
+            try:
+                text = store.read_bytes(self.forget).decode()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{self.forget}: cannot be read as a list of ids ({error})") from None
             ids = tuple(line.strip() for line in text.splitlines() if line.strip())
         return Shelf(tuple(open_indexes(self.against, self.sketch())), ids)
 
@@ -280,11 +316,6 @@ def _group_on_driver(spark: Any, row_R: Any, keys_RN: Any, packed: Any, shelf: S
 
 
 def bucket_edges(buckets: Any) -> Any:
-    """Return edges (a, b) from `BUCKET_SCHEMA` rows: each bucket a star around its smallest row."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
-
-    smallest = f.min("row").over(Window.partitionBy("band", "key"))
-    across = buckets.where("band >= 0").withColumn("center", smallest).where("row > center")
-    inside = buckets.where("band < 0")
-    return across.selectExpr("row as a", "center as b").union(inside.selectExpr("row as a", "center as b"))
+    """Return edges (a, b) from `BUCKET_SCHEMA` rows: those that join the rows of each bucket."""
+    across = stars_of_buckets(buckets.where("band >= 0").select("row", "band", "key"))
+    return across.union(buckets.where("band < 0").selectExpr("row as a", "center as b"))

@@ -30,6 +30,15 @@ def spark() -> Iterator[Any]:
     session.stop()
 
 
+@pytest.fixture
+def scattered(spark: Any) -> Iterator[Any]:
+    """The session, in which every shuffle keeps its four partitions, however small: components cross them."""
+    name = "spark.sql.adaptive.coalescePartitions.enabled"
+    spark.conf.set(name, "false")
+    yield spark
+    spark.conf.unset(name)
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """Folder of optional real data; tests that need it skip where it is absent."""

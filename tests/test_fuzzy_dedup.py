@@ -106,16 +106,15 @@ def test_removals_equal_the_sequential_oracle(spark, tmp_path, expected):
 
 
 @pytest.mark.parametrize(
-    "n_parts", [2, pytest.param(7, marks=pytest.mark.slow), pytest.param(64, marks=pytest.mark.slow)]
+    "n_parts", [pytest.param(1, marks=pytest.mark.slow), 7, pytest.param(64, marks=pytest.mark.slow)]
 )
-def test_rounds_on_spark_and_file_layout_change_nothing(spark, tmp_path, expected, n_parts):
+def test_rounds_on_spark_and_file_layout_change_nothing(scattered, tmp_path, expected, n_parts):
     documents = designed()
     random.Random(n_parts).shuffle(documents)
     stage = FuzzyDedup.build(**OPTIONS, driver_keys=0, driver_edges=0)
-    outcome = run_stage(spark, stage, make_artifact(tmp_path, documents, n_parts))
+    outcome = run_stage(scattered, stage, make_artifact(tmp_path, documents, n_parts))
     assert removed(outcome) == expected
-    assert len(outcome.report["rounds"]) > 1
-    assert len({r["nodes"] for r in outcome.report["rounds"]}) == 1
+    assert outcome.report["rounds"][-1]["core_edges"] == 0
 
 
 def test_templates_stay_when_verified_and_are_lost_when_not(spark, tmp_path):
@@ -129,20 +128,6 @@ def test_templates_stay_when_verified_and_are_lost_when_not(spark, tmp_path):
     assert {value for _, value in removed(unverified).values()} == {None}
 
 
-def test_many_equal_documents_leave_one(spark, tmp_path):
-    documents = [{"id": f"{i:06d}", "text": "the same five words again here"} for i in range(20_000)]
-    documents.append({"id": "other", "text": "the same five words again there"})
-    outcome = run_stage(spark, FuzzyDedup.build(), make_artifact(tmp_path, documents, 2))
-    assert kept_ids(tmp_path, outcome) == ["000000", "other"]
-    assert outcome.report["clusters_by_size"] == {"20000": 1}
-    assert outcome.report["largest_clusters"][0] == {
-        "kept_id": "000000",
-        "documents": 20_000,
-        "mean_similarity": 1.0,
-        "text": "the same five words again here",
-    }
-
-
 def test_annotate_only_removes_nothing_and_lists_the_same(spark, tmp_path, expected):
     documents = designed()
     stage = FuzzyDedup.build(**OPTIONS, annotate_only=True)
@@ -153,7 +138,7 @@ def test_annotate_only_removes_nothing_and_lists_the_same(spark, tmp_path, expec
 
 
 @pytest.mark.slow
-def test_interrupted_between_rounds_resumes_with_the_same_result(spark, tmp_path, expected, monkeypatch):
+def test_interrupted_after_every_single_commit_resumes_with_the_same_result(scattered, tmp_path, expected, monkeypatch):
     artifact = make_artifact(tmp_path, designed(), 2)
     stage = FuzzyDedup.build(**OPTIONS, driver_keys=0, driver_edges=0)
     real = checkpoint.commit
@@ -166,9 +151,9 @@ def test_interrupted_between_rounds_resumes_with_the_same_result(spark, tmp_path
 
     monkeypatch.setattr(checkpoint, "commit", commit_then_die)
     outcome = None
-    for _ in range(20):
+    for _ in range(60):
         try:
-            outcome = run_stage(spark, stage, artifact)
+            outcome = run_stage(scattered, stage, artifact)
             break
         except KeyboardInterrupt:
             continue

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ import pyarrow.parquet as pq
 from gristmill.stages import store
 from gristmill.stages.errors import RunError
 
+Mapper = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 ROW_GROUP_ROWS = 1 << 17
 _RECORD = pa.schema([("path", pa.string()), ("n_rows", pa.int64()), ("low", pa.int64()), ("high", pa.int64())])
 
@@ -52,18 +53,19 @@ class Checkpoint:
         """All rows."""
         return sum(piece.n_rows for piece in self.pieces)
 
-    def frame(self, spark: Any) -> Any:
-        """Return the rows as a DataFrame, one partition a file."""
+    def frame(self, spark: Any, then: Mapper | None = None, schema: pa.Schema | None = None) -> Any:
+        """Return the rows as a DataFrame, one partition a file; with `then`, what it makes of them (`schema`)."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         numbers = spark.range(0, len(self.pieces), 1, max(1, len(self.pieces)))
-        return numbers.mapInArrow(partial(_read, self.pieces), from_arrow_schema(self.schema))
+        return numbers.mapInArrow(partial(_read, self.pieces, then), from_arrow_schema(schema or self.schema))
 
-    def table(self, columns: list[str] | None = None) -> pa.Table:
-        """Return the rows on the driver."""
-        tables = [pq.read_table(_open(piece.path), columns=columns) for piece in self.pieces]
+    def table(self, columns: list[str] | None = None, keep: Callable[[pa.Table], pa.Table] | None = None) -> pa.Table:
+        """Return the rows on the driver; of each file only what `keep` returns."""
+        tables = (pq.read_table(_open(piece.path), columns=columns) for piece in self.pieces)
+        kept = [keep(table) if keep else table for table in tables]
         schema = self.schema if columns is None else pa.schema([self.schema.field(c) for c in columns])
-        return pa.concat_tables(tables) if tables else schema.empty_table()
+        return pa.concat_tables(kept) if kept else schema.empty_table()
 
 
 def _open(path: str) -> Any:
@@ -89,8 +91,10 @@ def commit(directory: str, name: str, pieces: Sequence[Piece], schema: pa.Schema
     return Checkpoint(tuple(ordered), schema)
 
 
-def save(frame: Any, directory: str, name: str, schema: pa.Schema) -> Checkpoint:
+def save(frame: Any, directory: str, name: str, schema: pa.Schema, first: Mapper | None = None) -> Checkpoint:
     """Compute a DataFrame once and commit its rows; an earlier commit of the same name is returned as it is.
+
+    With `first`, what it makes of the rows of each partition (`schema`) is written, in the same Python task.
 
     Raises:
         RunError: a task's file has another row count than the task reported.
@@ -100,7 +104,7 @@ def save(frame: Any, directory: str, name: str, schema: pa.Schema) -> Checkpoint
         return done
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    task = partial(_write, store.join(directory, f"{name}-{uuid.uuid4().hex[:8]}"), schema)
+    task = partial(_write, store.join(directory, f"{name}-{uuid.uuid4().hex[:8]}"), schema, first)
     rows = frame.mapInArrow(task, from_arrow_schema(_RECORD)).collect()
     pieces = [Piece(row["path"], row["n_rows"], row["low"], row["high"]) for row in rows]
     for piece in pieces:
@@ -113,17 +117,19 @@ def save(frame: Any, directory: str, name: str, schema: pa.Schema) -> Checkpoint
 def save_table(table: pa.Table, directory: str, name: str) -> Checkpoint:
     """Commit rows that the driver holds."""
     base = store.join(directory, f"{name}-{uuid.uuid4().hex[:8]}")
-    record = next(_write(base, table.schema, iter(table.combine_chunks().to_batches())), None)
+    record = next(_write(base, table.schema, None, iter(table.combine_chunks().to_batches())), None)
     pieces = [] if record is None else [Piece(**row) for row in record.to_pylist()]
     return commit(directory, name, pieces, table.schema)
 
 
-def _write(base: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _write(
+    base: str, schema: pa.Schema, first_do: Mapper | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
     path = store.join(base, f"part-{uuid.uuid4().hex[:12]}.parquet")
     numeric = pa.types.is_integer(schema.field(0).type)
     n_rows, low, high = 0, 2**63 - 1, -(2**63)
     sink = writer = None
-    for batch in batches:
+    for batch in first_do(batches) if first_do else batches:
         if batch.num_rows == 0:
             continue
         if writer is None:
@@ -143,7 +149,14 @@ def _write(base: str, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> I
     yield pa.RecordBatch.from_pydict({"path": [path], "n_rows": [n_rows], "low": [low], "high": [high]}, schema=_RECORD)
 
 
-def _read(pieces: tuple[Piece, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _read(
+    pieces: tuple[Piece, ...], then: Mapper | None, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    rows = _rows(pieces, batches)
+    return then(rows) if then else rows
+
+
+def _rows(pieces: tuple[Piece, ...], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for number in batch.column(0).to_pylist():
             with _open(pieces[number].path) as source, pq.ParquetFile(source) as file:

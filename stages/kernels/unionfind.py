@@ -118,3 +118,72 @@ def star_step(u_E: Any, v_E: Any, large: bool, state_2: Any, a_E: Any, b_E: Any)
             b_E[at] = m
             at += 1
     return at
+
+
+@njit(nogil=True, cache=True)
+def strip_leaves(u_E: Any, v_E: Any, state_3: Any, a_E: Any, b_E: Any, kind_E: Any) -> Any:
+    """Part the leaves of a graph from its core; return ``(rows written, nodes begun)``.
+
+    Edges come both ways, sorted by u, over several calls. A node u whose only neighbour is a smaller v is a leaf:
+    (u, v, kind 1). Of any other node, each edge to a smaller one is of the core: (u, v, kind 0). ``state_3`` int64
+    keeps the current u, its first neighbour and whether it has been decided (start with no node, 0 and 1); the
+    last node is left in it. `a_E`, `b_E`, `kind_E` (int8) need room for E + 1 rows.
+    """
+    at = 0
+    begun = 0
+    for e in range(u_E.shape[0]):
+        u = u_E[e]
+        v = v_E[e]
+        if u != state_3[0]:
+            if state_3[2] == 0 and state_3[1] < state_3[0]:
+                a_E[at] = state_3[0]
+                b_E[at] = state_3[1]
+                kind_E[at] = 1
+                at += 1
+            state_3[0] = u
+            state_3[1] = v
+            state_3[2] = 0
+            begun += 1
+            continue
+        if state_3[2] == 0:
+            if v == state_3[1]:
+                continue
+            state_3[2] = 1
+            if state_3[1] < u:
+                a_E[at] = u
+                b_E[at] = state_3[1]
+                kind_E[at] = 0
+                at += 1
+        if v < u:
+            a_E[at] = u
+            b_E[at] = v
+            kind_E[at] = 0
+            at += 1
+    return at, begun
+
+
+@njit(nogil=True, cache=True)
+def bucket_stars(
+    row_R: Any, band_R: Any, key_R: Any, state_1: Any, least_N: Any, seen_N: Any, a_R: Any, b_R: Any
+) -> int:
+    """Join the rows of each bucket (band, key) to the smallest one seen so far; return the number of edges.
+
+    Rows come sorted by key, over several calls; bands of one key in any order. ``state_1`` int64 is the current
+    key, ``least_N`` int64 and ``seen_N`` bool (256) its smallest row a band; all start as zeros.
+    """
+    at = 0
+    for r in range(row_R.shape[0]):
+        if key_R[r] != state_1[0]:
+            state_1[0] = key_R[r]
+            seen_N[:] = False
+        band = band_R[r]
+        row = row_R[r]
+        if not seen_N[band]:
+            seen_N[band] = True
+            least_N[band] = row
+        elif row != least_N[band]:
+            a_R[at] = max(row, least_N[band])
+            b_R[at] = min(row, least_N[band])
+            least_N[band] = b_R[at]
+            at += 1
+    return at
