@@ -18,7 +18,7 @@ import numpy.typing as npt
 from gristmill.packing.bulk import BulkReader
 from gristmill.packing.chunk import Chunk
 from gristmill.packing.plan import Plan
-from gristmill.packing.reader import Shard, ShardSet
+from gristmill.packing.reader import Shard
 from gristmill.packing.tombstones import Tombstones
 
 Batch = dict[str, Any]
@@ -118,9 +118,9 @@ class Filler:
         bounds = chunk.bounds[number]
         if not self._options.boundary_targets:
             labels.reshape(-1)[bounds[1:-1] - 1] = IGNORE
-        # Positions in the row's and the document's two bytes: a quarter of the traffic, and in the end one widening.
+        # In two bytes where these suffice: half of the memory traffic or less, and in the end one widening.
         begins = slice(chunk.begin_bounds[number], chunk.begin_bounds[number + 1])
-        places = np.repeat(chunk.begins_X[begins], chunk.sizes_X[begins]).reshape(n, s)
+        places = chunk.begins_X[begins].repeat(chunk.sizes_X[begins]).reshape(n, s)
         np.subtract(self._ramp, places, out=places)
         positions[...] = places
         shape = (n * divisor, s // divisor)
@@ -140,23 +140,20 @@ class Filler:
 
     def _read_whole(self, space: Space, chunk: Chunk, low: int, high: int) -> bool:
         """Read the rows of a batch at once, each a window of S + 1 tokens of one shard; False if that cannot be."""
-        first = chunk.piece_bounds[low]
-        places = chunk.places[first : first + high - low]
-        files = space.files
-        try:
-            fds = [files[place].fd for place in places]
-        except KeyError:
-            space.open(places, self._sets)
-            fds = [files[place].fd for place in places]
-        if min(fds) < 0:
-            return False
-        offsets = chunk.offsets_P[first : first + high - low]
+        pieces = slice(chunk.piece_bounds[low], chunk.piece_bounds[high])
+        numbers, offsets = chunk.shards_P[pieces], chunk.offsets_P[pieces]
+        fds = space.fds[numbers]
+        if np.count_nonzero(fds < 0):
+            space.open(numbers, self._plan)
+            fds = space.fds[numbers]
+            if np.count_nonzero(fds < 0):
+                return False
         for row in space.reader.read(fds, offsets):
-            files[places[row]].read_bytes_into(space.raw[row], int(offsets[row]))
+            space.files[int(numbers[row])].read_bytes_into(space.raw[row], int(offsets[row]))
         if space.unverified:
             n_bytes = space.raw.strides[0]
-            for place, offset in zip(places, offsets.tolist(), strict=True):
-                shard = files[place]
+            for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
+                shard = space.files[number]
                 if not shard.clean:
                     shard.check(offset, n_bytes)
             space.look()
@@ -232,26 +229,30 @@ class Filler:
     def _space(self, n: int, width: int) -> Space:
         space: Space | None = getattr(self._local, "space", None)
         if space is None or space.raw.shape != (n, width):
-            space = self._local.space = Space(n, width, self._stored)
+            space = self._local.space = Space(n, width, self._stored, int(self._plan.shard_bounds[-1]))
         return space
 
 
 class Space:
     """What one thread works in: room for the stored tokens of a batch, and the shards that it reads from."""
 
-    def __init__(self, n: int, width: int, stored: Any) -> None:
+    def __init__(self, n: int, width: int, stored: Any, n_shards: int) -> None:
         self.raw = np.empty((n, width), stored)
         self.reader = BulkReader(self.raw)
         self.files: dict[int, Shard] = {}
+        self.fds = np.full(n_shards, -1, np.int32)
         self.unverified = False
 
-    def open(self, places: list[int], sets: list[ShardSet]) -> None:
-        """Open the shards at `places` (source << 32 | shard); at most MAX_HELD others stay open."""
+    def open(self, numbers: Ints, plan: Plan) -> None:
+        """Open these shards, counted through all sources; at most MAX_HELD others stay open."""
         if len(self.files) > MAX_HELD:
+            self.fds.fill(-1)
             self.files.clear()
-        for place in places:
-            if place not in self.files:
-                self.files[place] = sets[place >> 32].shard(place & 0xFFFFFFFF)
+        for number in dict.fromkeys(numbers.tolist()):
+            if number not in self.files:
+                source = int(np.searchsorted(plan.shard_bounds, number, side="right")) - 1
+                shard = plan.sources[source].shards.shard(number - int(plan.shard_bounds[source]))
+                self.files[number], self.fds[number] = shard, shard.fd
         self.look()
 
     def look(self) -> None:

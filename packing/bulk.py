@@ -16,7 +16,6 @@ import ctypes
 import os
 import platform
 import sys
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -68,9 +67,9 @@ class BulkReader:
         self._addresses = (self._pointers.ctypes.data, self._events.ctypes.data)
         self._context: _Context | None = _Context.open(min(n, MAX_AT_ONCE)) if n >= MIN_ROWS else None
 
-    def read(self, fds: Sequence[int], offsets: npt.NDArray[np.int64]) -> list[int]:
+    def read(self, fds: npt.ArrayLike, offsets: npt.NDArray[np.int64]) -> list[int]:
         """Read row i from byte `offsets[i]` of descriptor `fds[i]`; return the rows that are not read in full."""
-        n = len(fds)
+        n = len(offsets)
         if n < MIN_ROWS:
             return list(range(n))
         # Out of its place while in use: an interrupt in between must not leave events behind for the next call.
@@ -87,9 +86,7 @@ class BulkReader:
                 return self._unread(done, n)
             done += some
         self._context = context
-        if (self._results[:n] == self._row_bytes).all():
-            return []
-        return self._unread(n, n)
+        return self._unread(n, n) if np.count_nonzero(self._results[:n] != self._row_bytes) else []
 
     def _unread(self, done: int, n: int) -> list[int]:
         """Return the rows of the first `done` events that came short, and all rows from `done` on."""

@@ -28,7 +28,7 @@ class Chunk:
         rows: rows of a batch, which C is a multiple of.
         piece_bounds: pieces `piece_bounds[r]` to `piece_bounds[r + 1]` fill row r; a blank row has none.
         whole: by batch, whether each of its rows is one piece of S positions in one shard.
-        places: by piece, source << 32 | shard; -1 where the piece spans shards.
+        shards_P: the shard of each piece, counted through all sources (`Plan.shard_bounds`), where it lies in one.
         offsets_P: first byte of each piece in its shard.
         bounds: by batch, the bounds of its documents and rows over the flattened batch, int32 from 0 to rows * S.
         begins_X: for each bound but a batch's last, the position in its row where that document begins.
@@ -90,7 +90,7 @@ class Chunk:
         self._columns = columns
         self.piece_bounds: list[int] = bounds.tolist()
         self.offsets_P = columns[2]
-        self.places: list[int] = np.where(columns[1] < 0, -1, columns[0] << 32 | columns[1]).tolist()
+        self.shards_P = plan.shard_bounds[columns[0]] + columns[1]
         full = (columns[1] >= 0) & (columns[4] == plan.sequence_length)
         whole = counts == 1
         whole[whole] = full[bounds[:-1][whole]]

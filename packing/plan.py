@@ -91,6 +91,11 @@ class Plan:
         }
 
     @cached_property
+    def shard_bounds(self) -> Ints:
+        """Numbers of the sources' shards when all are counted through: those of source i from `shard_bounds[i]` on."""
+        return np.cumsum([0, *(len(source.shards) for source in self.sources)], dtype=np.int64)
+
+    @cached_property
     def hash(self) -> str:
         """BLAKE2b-128 of `facts`."""
         return digest(canonical_json(self.facts))
