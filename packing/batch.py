@@ -1,7 +1,8 @@
-"""Fills arrays: one read a row, then whole-batch widening, positions and boundaries.
+"""Fills arrays: one read of all rows, then whole-batch widening, positions and boundaries.
 
-Buffers are used again only when nobody holds them: a set of arrays is recycled once their reference counts say
-that the caller (a view, a torch tensor over them) has let go, so a kept batch never changes under its owner.
+Buffers are used again only when nobody holds them: the array that a batch's ids, labels and positions are parts of is
+recycled once its reference count says that the caller (a view, a torch tensor over it) has let go of all of them, so a
+kept batch never changes under its owner.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ Allocate = Callable[[tuple[int, ...], Any], npt.NDArray[Any]]
 IGNORE = -100
 """Target of positions that the loss must not see; torch's default `ignore_index`."""
 MAX_KEPT = 64
-"""Sets of arrays that a pool keeps for one shape."""
+"""Arrays of one shape that a pool keeps for a thread."""
 MAX_HELD = 64
 """Shards that a thread keeps open for itself."""
 
 
 class Pool:
-    """Sets of arrays, recycled when their reference counts show that only the pool holds them.
+    """Arrays, recycled when their reference counts show that only the pool holds them.
 
     Each thread has its own: what it wrote last is still in its processor's cache, and there is nothing to lock.
     """
@@ -43,19 +44,19 @@ class Pool:
         self._reuse = reuse
         self._local = threading.local()
 
-    def take(self, shape: tuple[int, ...], dtypes: tuple[Any, ...]) -> tuple[npt.NDArray[Any], ...]:
-        """Return uninitialised arrays of one shape that nobody else holds."""
+    def take(self, shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
+        """Return an uninitialised array that nobody else holds, whole or in part."""
         if not self._reuse:
-            return tuple(self._allocate(shape, dtype) for dtype in dtypes)
-        every = self._local.__dict__.setdefault("sets", {})
-        sets: list[list[npt.NDArray[Any]]] = every.setdefault((shape, dtypes), [])
-        for arrays in sets:
-            if _is_free(arrays):
-                return tuple(arrays)
-        fresh = [self._allocate(shape, dtype) for dtype in dtypes]
-        if len(sets) < MAX_KEPT:
-            sets.append(fresh)
-        return tuple(fresh)
+            return self._allocate(shape, dtype)
+        every = self._local.__dict__.setdefault("arrays", {})
+        arrays: list[npt.NDArray[Any]] = every.setdefault((shape, dtype), [])
+        for i in range(len(arrays)):
+            if _references(arrays, i) <= _FREE:
+                return arrays[i]
+        fresh = self._allocate(shape, dtype)
+        if len(arrays) < MAX_KEPT:
+            arrays.append(fresh)
+        return fresh
 
 
 def _references(arrays: list[npt.NDArray[Any]], i: int) -> int:
@@ -64,10 +65,6 @@ def _references(arrays: list[npt.NDArray[Any]], i: int) -> int:
 
 _FREE = _references([np.empty(1)], 0)
 """What `_references` says of an array that only its list holds; measured, since interpreters differ."""
-
-
-def _is_free(arrays: list[npt.NDArray[Any]]) -> bool:
-    return all(_references(arrays, i) <= _FREE for i in range(len(arrays)))
 
 
 @dataclass(frozen=True)
@@ -93,22 +90,21 @@ class Filler:
         self._stored = shards.dtype
         self._pad = shards.eos_id if shards.eos_id is not None else 0
         self._ramp = np.arange(plan.sequence_length, dtype=np.uint16 if plan.sequence_length <= 1 << 16 else np.uint32)
-        kind = np.dtype(options.dtype)
-        self._dtypes = (kind, kind, kind, np.dtype(np.uint8)) if options.loss_mask else (kind, kind, kind)
+        self._dtype = np.dtype(options.dtype)
 
     def fill(self, chunk: Chunk, number: int = 0, divisor: int = 1) -> Batch:
         """Return batch `number` of `chunk`; `divisor` cuts every row into that many."""
         n, s = chunk.rows, self._plan.sequence_length
         low, high = number * n, (number + 1) * n
-        ids, labels, positions, *mask = self._pool.take((n, s), self._dtypes)
+        block = self._pool.take((3, n, s), self._dtype)
+        ids, labels, positions = block
         space = self._space(n, s + 1)
         if self._plan.pack == "concat":
             if chunk.whole[number] and self._read_whole(space, chunk, low, high):
                 holes = []
             else:
                 holes = self._read_windows(space, chunk, low, high)
-            ids[...] = space.raw[:, :-1]
-            labels[...] = space.raw[:, 1:]
+            block[:2] = space.shifted
         else:
             holes = self._read_pieces(space.raw[0], ids, labels, chunk, low, high)
         for row, start, stop in holes:
@@ -121,8 +117,7 @@ class Filler:
         # In two bytes where these suffice: half of the memory traffic or less, and in the end one widening.
         begins = slice(chunk.begin_bounds[number], chunk.begin_bounds[number + 1])
         places = chunk.begins_X[begins].repeat(chunk.sizes_X[begins]).reshape(n, s)
-        np.subtract(self._ramp, places, out=places)
-        positions[...] = places
+        np.subtract(self._ramp, places, out=positions)
         shape = (n * divisor, s // divisor)
         samples = chunk.samples[low:high]
         batch: Batch = {
@@ -133,9 +128,10 @@ class Filler:
             "max_seqlen": chunk.longest[number],
             "samples": samples if divisor == 1 else np.repeat(samples, divisor),
         }
-        if mask:
-            np.not_equal(labels, IGNORE, out=mask[0].view(np.bool_))
-            batch["loss_mask"] = mask[0] if divisor == 1 else mask[0].reshape(shape)
+        if self._options.loss_mask:
+            mask = self._pool.take((n, s), np.dtype(np.uint8))
+            np.not_equal(labels, IGNORE, out=mask.view(np.bool_))
+            batch["loss_mask"] = mask if divisor == 1 else mask.reshape(shape)
         return batch
 
     def _read_whole(self, space: Space, chunk: Chunk, low: int, high: int) -> bool:
@@ -238,6 +234,11 @@ class Space:
 
     def __init__(self, n: int, width: int, stored: Any, n_shards: int) -> None:
         self.raw = np.empty((n, width), stored)
+        # Inputs and labels as one array of two, since every call hands Python's lock over.
+        inputs, step = (n, width - 1), self.raw.itemsize
+        self.shifted = np.lib.stride_tricks.as_strided(
+            self.raw, (2, *inputs), (step, *self.raw.strides), writeable=False
+        )
         self.reader = BulkReader(self.raw)
         self.files: dict[int, Shard] = {}
         self.fds = np.full(n_shards, -1, np.int32)
