@@ -38,7 +38,7 @@ LANGUAGE_FROM_COLUMN = "h_rule_language_from"
 _MODES = {"unicode": kernel.WORDS_UNICODE, "spaces": kernel.WORDS_SPACES, "spacy": kernel.WORDS_SPACY}
 _STOP_ROWS = np.array([layout.S_STOP_DISTINCT, layout.S_STOP_OCCURRENCES, layout.S_STOP_SHARE])
 _EDITED_ROWS = (layout.S_TERMINAL, layout.S_SHORT, layout.S_NEWLINE_WORDS, layout.S_DUP_NONBLANK_CHARS)
-_FROM = pa.array(["setting", "column", "script", "default"], pa.string())
+_FROM = ("setting", "column", "script", "default")
 
 
 class Heuristics(BatchStage):
@@ -213,7 +213,7 @@ class Heuristics(BatchStage):
             else:
                 columns[PREFIX + name] = pa.array(values, kind, mask=mask)
         columns[LANGUAGE_COLUMN] = pa.array(lg.profiles().names, pa.string()).take(pa.array(profile_D))
-        columns[LANGUAGE_FROM_COLUMN] = _FROM.take(pa.array(from_D))
+        columns[LANGUAGE_FROM_COLUMN] = pa.array(_FROM, pa.string()).take(pa.array(from_D))
         return columns
 
 
