@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import re
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -26,6 +27,8 @@ HEAD = struct.Struct("<8sIIQ")
 ENTRY = struct.Struct("<16s8sQQII")
 ALIGNMENT = 64
 NAME_BYTES = 16
+KINDS = re.compile("[<|][iuf][1248]")
+"""Spellings of dtypes that a section may have."""
 
 
 class Strings:
@@ -127,7 +130,10 @@ class Table:
         try:
             for i in range(n_sections):
                 name, kind, start, items, crc, _ = ENTRY.unpack_from(self._map, HEAD.size + ENTRY.size * i)
-                dtype = np.dtype(kind.rstrip(b"\0").decode())
+                text = kind.rstrip(b"\0").decode()
+                if not KINDS.fullmatch(text):
+                    raise ValueError(f"section {name!r} has dtype {text!r}")
+                dtype = np.dtype(text)
                 if start + items * dtype.itemsize > n_bytes:
                     raise ValueError(f"section {name!r} ends after the file")
                 self._entries[name.rstrip(b"\0").decode()] = (dtype, start, items, crc)

@@ -51,6 +51,7 @@ class S3Server(http.server.ThreadingHTTPServer):
         self.refuse: str | None = None
         self.n = 0
         self.uploads: dict[str, dict[int, bytes]] = {}
+        self._lock, self._spared = threading.Lock(), set[str]()
         self.holding = threading.Event()
         self._free = threading.Event()
         self._free.set()
@@ -76,6 +77,17 @@ class S3Server(http.server.ThreadingHTTPServer):
             self.holding.set()
             self._free.wait(120)
 
+    def misbehaves(self, every: int, path: str) -> bool:
+        """Whether this is the time to; never twice in a row to one path, so that a client that tries again succeeds."""
+        with self._lock:
+            if path in self._spared:
+                self._spared.discard(path)
+                return False
+            if every and self.n % every == 0:
+                self._spared.add(path)
+                return True
+            return False
+
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that were killed hang up: no traceback."""
 
@@ -92,7 +104,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         server.before_answer()
         url = urllib.parse.urlsplit(self.path)
         query = dict(urllib.parse.parse_qsl(url.query, keep_blank_values=True))
-        if server.always is not None or (server.fail_every and server.n % server.fail_every == 0):
+        if server.always is not None or server.misbehaves(server.fail_every, self.path):
             return self.answer(server.always or 503, b"slow down")
         if not self.signed(url):
             server.refused.append(f"{self.command} {self.path}")
@@ -122,7 +134,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if wanted:
             first, last = wanted.removeprefix("bytes=").split("-")
             whole, raw = len(raw), raw[int(first) : int(last) + 1]
-        cut = self.server.cut_every and self.server.n % self.server.cut_every == 0
+        cut = self.server.misbehaves(self.server.cut_every, self.path)
         self.send_response(206 if wanted else 200)
         self.send_header("Content-Length", str(len(raw)))
         if wanted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +49,22 @@ def loader(root: Any, **options: Any) -> Loader:
     return Loader(root, **{"sequence_length": S, "batch_size": 4, "seed": 2, "timeout": 0.05, **options})
 
 
-def starved(one: Loader, gate: Gate) -> str:
-    """Take batches until one does not come, and return what is said about it."""
-    said = ""
+def starved(one: Loader, reached: threading.Event, release: Callable[[], None]) -> str:
+    """Take batches until one does not come, and return what is said about it.
+
+    A busy machine may starve a loader without our help: only what is said once somebody hangs counts.
+    """
     try:
         while True:
+            hangs = reached.is_set()
             try:
                 next(one)
             except StarvedError as error:
-                # A busy machine may starve a loader without our help: only what is said at the gate counts.
-                if gate.reached.is_set():
-                    said = str(error)
-                    break
+                if hangs:
+                    return str(error)
     finally:
-        gate.open.set()
+        release()
         one.close()
-    return said
 
 
 def test_a_read_that_hangs_is_named_with_shard_offset_and_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def test_a_read_that_hangs_is_named_with_shard_offset_and_time(root: Path, monke
 
     monkeypatch.setattr(one, "_make", hang)
     place = one.plan.place_of(int(one.samples_of(np.array([12]))[0]))
-    said = starved(one, gate)
+    said = starved(one, gate.reached, gate.open.set)
     assert "no batch within 0.05 s" in said
     assert "loader at step 3" in said
     assert f"step 3 reading 4 rows, the first from {place} for 0." in said or f"first from {place} for " in said
@@ -96,7 +96,7 @@ def test_a_shard_that_does_not_open_is_named(root: Path, monkeypatch: pytest.Mon
         real(self, *arguments, **options)
 
     monkeypatch.setattr(Shard, "__init__", hang)
-    assert f"opening {root}/shard-0000" in starved(one, gate)
+    assert f"opening {root}/shard-0000" in starved(one, gate.reached, gate.open.set)
 
 
 def test_a_read_that_is_tried_again_is_named(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,30 +108,16 @@ def test_a_read_that_is_tried_again_is_named(root: Path, monkeypatch: pytest.Mon
         real(self, view, offset)
 
     monkeypatch.setattr(Shard, "_read_slowly", hang)
-    assert f"reading {root}/shard-0000" in starved(one, gate)
+    assert f"reading {root}/shard-0000" in starved(one, gate.reached, gate.open.set)
 
 
 def test_a_store_that_does_not_answer_is_named_with_object_and_try(server: S3Server, tmp_path: Path) -> None:
     cache = Cache(tmp_path, chunk_bytes=1024)
-    one, gate = loader("s3://data/set-1", cache=cache, epochs=100), Gate()
+    one = loader("s3://data/set-1", cache=cache, epochs=100)
     server.hold_after(8)
-    gate.reached = server.holding
-    try:
-        said = starved_at_server(one, server)
-    finally:
-        server.release()
-        one.close()
+    said = starved(one, server.holding, server.release)
     assert "fetching s3://data/set-1/shard-0000" in said
     assert ", try 1 of 5 for " in said
-
-
-def starved_at_server(one: Loader, server: S3Server) -> str:
-    while True:
-        try:
-            next(one)
-        except StarvedError as error:
-            if server.holding.is_set():
-                return str(error)
 
 
 def test_a_chunk_that_another_process_fetches_is_named(server: S3Server, tmp_path: Path) -> None:
@@ -144,7 +130,7 @@ def test_a_chunk_that_another_process_fetches_is_named(server: S3Server, tmp_pat
         return real(name, wait)
 
     cache._locked = hang  # type: ignore[method-assign]
-    assert "waiting for another process that fetches" in starved(one, gate)
+    assert "waiting for another process that fetches" in starved(one, gate.reached, gate.open.set)
 
 
 def test_starvation_is_reported_again_and_again_where_that_is_wanted(
