@@ -113,6 +113,10 @@ class Tokenizer(GlobalStage):
         """The given tokenizer and those to compare with."""
         return tuple(Path(p) for p in (self.path, *self.compare) if p is not None and store.is_local(p))
 
+    def remote_files(self) -> tuple[str, ...]:
+        """The same, of those given by URI."""
+        return tuple(p for p in (self.path, *self.compare) if p is not None and not store.is_local(p))
+
     def check(self, node: str, inputs: Mapping[str, Stage]) -> None:
         """Read the given tokenizers."""
         given = [("path", self.path)] if self.path else []
