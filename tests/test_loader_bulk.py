@@ -121,6 +121,36 @@ def test_what_is_written_into_one_batch_reaches_no_other(tmp_path: Path) -> None
             got[key][...] = 7
 
 
+@pytest.mark.parametrize("key", ["input_ids", "labels", "position_ids"])
+def test_one_array_that_is_kept_never_changes(tmp_path: Path, key: str) -> None:
+    """They are parts of one allocation, which must not be filled again while any of them is held."""
+    folder = corpus(tmp_path)
+    for options in ({"prefetch": 0}, {"prefetch": 4, "threads": 2}):
+        loader = Loader(folder, sequence_length=32, batch_size=4, **options)  # type: ignore[arg-type]
+        kept, copies = [], []
+        for batch in loader:
+            kept.append(batch[key])
+            copies.append(batch[key].copy())
+            del batch
+        assert all(np.array_equal(a, b) for a, b in zip(kept, copies, strict=True))
+
+
+@pytest.mark.parametrize(("prefetch", "threads"), [(1, 1), (1, 3), (3, 2), (4, 1), (8, 2), (16, 3)])
+def test_workers_that_take_several_steps_deliver_the_same_in_the_same_order(
+    tmp_path: Path, prefetch: int, threads: int
+) -> None:
+    folder = corpus(tmp_path)
+    reference = list(Loader(folder, sequence_length=32, batch_size=4, prefetch=0))
+    loader = Loader(folder, sequence_length=32, batch_size=4, prefetch=prefetch, threads=threads)
+    first = [next(loader) for _ in range(7)]
+    state = loader.state_dict()
+    loader.close()
+    again = Loader(folder, sequence_length=32, batch_size=4, prefetch=prefetch, threads=threads)
+    again.load_state_dict(state)
+    for want, got in zip(reference, [*first, *again], strict=True):
+        assert all(np.array_equal(want[name], got[name]) for name in want)
+
+
 def test_a_dropped_loader_ends_its_threads(tmp_path: Path) -> None:
     loader = Loader(corpus(tmp_path), sequence_length=32, batch_size=8, prefetch=4, threads=2)
     next(loader)
