@@ -100,9 +100,9 @@ class TorchLoader(IterableDataset):  # type: ignore[misc]
         """Return the position; see `Loader.state_dict`."""
         return self.loader.state_dict()
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, weights: Mapping[str, float] | None = None) -> None:
         """Continue from a saved position; see `Loader.load_state_dict`."""
-        self.loader.load_state_dict(state_dict)
+        self.loader.load_state_dict(state_dict, weights=weights)
 
     def close(self) -> None:
         """Stop the background threads."""

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from s3_server import serving
 
 pytest.importorskip("typer")
 
 from gristmill.jobs import cli
-from gristmill.packing import Loader, TokenSpec, write_shards
+from gristmill.packing import Loader, TokenSpec, s3, write_shards
 from gristmill.packing.skipfile import read_skip_file
 
 SPEC = TokenSpec(1000, 0, "t")
@@ -58,7 +59,7 @@ def delivered(root: Any, **options: Any) -> list[tuple[int, bytes]]:
     ]
 
 
-def arguments(root: Path) -> list[Any]:
+def arguments(root: Path | str) -> list[Any]:
     return [root, "--sequence-length", S, "--batch-size", BATCH, "--seed", 5]
 
 
@@ -68,6 +69,17 @@ def test_the_plan_of_a_run_is_printed(roots: dict[str, Path], command: Command) 
     assert "10 steps of 4 rows of 50 = 2,000 tokens (concat, 1 ranks)" in out
     assert "first row, position 0" in out
     assert "a local cache of 40.4 kB fetches nothing twice within an epoch" in out
+
+
+def test_the_plan_of_a_remote_run_is_the_same(
+    roots: dict[str, Path], command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = command("plan-loader", *arguments(roots["web"]))[1]
+    with serving(roots["web"].parent, monkeypatch):
+        code, out, err = command("plan-loader", *arguments("s3://data/web"), "--cache", tmp_path / "cache")
+    s3._local.__dict__.clear()
+    assert code == 0, err
+    assert out == local
 
 
 def test_a_skipped_window_is_delivered_no_more_and_the_rest_stays_in_order(
