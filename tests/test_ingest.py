@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,17 @@ def test_text_files_are_documents(run_pipeline: Run, tmp_path: Path) -> None:
         ("docs/sub/b.md#0", "# second"),
     ]
     assert reasons(art) == [("c.txt", "invalid_utf8", 1)]
+
+
+def test_files_are_listed_once_and_the_list_is_not_sent_to_workers(tmp_path: Path) -> None:
+    write_jsonl(tmp_path / "a.jsonl", [{"text": "x"}])
+    stage = Ingest.build("web", path=str(tmp_path))
+    before = stage.identity("web")
+    write_jsonl(tmp_path / "b.jsonl", [{"text": "y"}])
+    assert stage.identity("web") == before
+    sent = pickle.loads(pickle.dumps(stage))
+    assert sent == Ingest.build("web", path=str(tmp_path))
+    assert len(sent.inputs("web")) == 2
 
 
 def test_globs_name_files_by_the_part_that_varies(tmp_path: Path) -> None:

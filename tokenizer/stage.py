@@ -111,7 +111,8 @@ class Tokenizer(GlobalStage):
 
     def files(self) -> tuple[Path, ...]:
         """The given tokenizer and those to compare with."""
-        return tuple(Path(p) for p in (self.path, *self.compare) if p is not None and store.is_local(p))
+        local = (p for p in (self.path, *self.compare) if p is not None and store.is_local(p))
+        return tuple(Path(p.removeprefix("file://")) for p in local)
 
     def remote_files(self) -> tuple[str, ...]:
         """The same, of those given by URI."""

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pydantic import Field, field_validator
+from pydantic import Field, PrivateAttr, field_validator
 
 from gristmill.stages import store
 from gristmill.stages.base import SourceStage
@@ -92,6 +92,8 @@ class Ingest(SourceStage):
         default=64 << 20, ge=1 << 10, description="bytes of input a task, where a file can be cut or several be joined"
     )
 
+    _files: list[InputFile] | None = PrivateAttr(default=None)
+
     @field_validator("path", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
@@ -118,8 +120,14 @@ class Ingest(SourceStage):
         return value
 
     def inputs(self, node: str) -> list[InputFile]:
-        """Return the input files. Raises: ConfigError."""
-        return find(self.path, self.format, node)
+        """Return the input files, listed once: what is planned is what is read. Raises: ConfigError."""
+        if self._files is None:
+            self._files = find(self.path, self.format, node)
+        return self._files
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """Leave the list behind: a worker gets its split."""
+        return {**super().__getstate__(), "__pydantic_private__": {"_files": None}}
 
     def identity(self, node: str) -> Any:
         """Return what decides the content of the input: names, sizes and modification times."""
