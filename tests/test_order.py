@@ -30,7 +30,7 @@ def test_permutations_are_bijections_with_their_inverse() -> None:
     assert [n for n in SIZES if not is_bijection(Permutation(n, n % 5, "web", 1), n)] == []
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 700), st.integers(1, 40), st.integers(1, 9), st.integers(0, 3))
 def test_block_shuffles_are_bijections_within_their_radius(n: int, block: int, window: int, seed: int) -> None:
     shuffle = BlockShuffle(n, block, window, seed, "s", 0)
