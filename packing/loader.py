@@ -229,7 +229,7 @@ class Loader(Questions):
         self._runner_pid = 0
         self._restarts = 0
         self._chunks: dict[int, Chunk] = {}
-        self._lock = threading.Lock()
+        self._lock, self._pid = threading.Lock(), os.getpid()
         g = self.global_batch_size
         self._low, self._high = g * rank // world_size, g * (rank + 1) // world_size
         self._chunk_steps = max(1, CHUNK_ROWS // (self._high - self._low))
@@ -275,6 +275,7 @@ class Loader(Questions):
             raise StopIteration
         if self._prefetch:
             if self._runner is None or self._runner_pid != os.getpid():
+                self._renew_locks()
                 self._start()
             batch: Batch
             batch, mark = self._take()
@@ -315,6 +316,7 @@ class Loader(Questions):
         For processes that take turns, such as the workers of a torch DataLoader. The position then counts
         this worker's own steps, and a state taken here is for the same worker of as many.
         """
+        self._renew_locks()
         if self._worker is None or self._worker[:2] != (worker, n_workers):
             self._worker = (worker, n_workers, self._made + worker)
         left = self._steps_left()

@@ -6,6 +6,10 @@ loader's (loader.py), which answers these too.
 
 from __future__ import annotations
 
+import os
+import threading
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,6 +31,9 @@ class Questions:
     world_size: int
     _skips: Skips
     _balance: bool
+    _arguments: dict[str, Any]
+    _lock: threading.Lock
+    _pid: int
 
     def samples_of_steps(self, first: int, last: int) -> list[tuple[int, int]]:
         """Return the windows of global samples that steps [first, last) of this batch size hold, for `skip`."""
@@ -86,6 +93,16 @@ class Questions:
         raise NotImplementedError
 
     # ---- inside ----------------------------------------------------------------------------------------
+
+    def _renew_locks(self) -> None:
+        """In a forked process: locks that the parent's threads held at that moment would never be given back here."""
+        if self._pid == os.getpid():
+            return
+        self._pid = os.getpid()
+        owners = [self, self._arguments["cache"], *(source.shards for source in self.plan.sources)]
+        for owner in owners:
+            if owner is not None:
+                owner._lock = threading.Lock()
 
     def _divisor(self, row: int) -> int:
         """Into how many rows the step is cut that begins with delivery `row`."""

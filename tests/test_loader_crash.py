@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -232,6 +233,22 @@ def test_a_lock_is_given_up_even_if_a_forked_process_has_inherited_it(tmp_path: 
     with lock.open("r+") as mine:
         fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(inherited)
+
+
+def test_a_fork_while_a_thread_holds_a_lock_stops_nobody(root: Path) -> None:
+    """What a forked DataLoader worker finds: the parent's prefetch threads are gone, their locks are not."""
+    for n_workers in (0, 1):
+        loader = Loader(root, sequence_length=SEQUENCE, batch_size=BATCH, prefetch=2)
+        loader._lock.acquire()
+        loader.plan.sources[0].shards._lock.acquire()
+        loader._pid = -1  # as if this process were another one than made it
+        got: list[Any] = []
+        take = loader.interleaved(0, n_workers) if n_workers else loader
+        thread = threading.Thread(target=lambda: got.append(next(iter(take))), daemon=True)  # noqa: B023
+        thread.start()
+        thread.join(PATIENCE)
+        assert len(got) == 1
+        loader.close()
 
 
 def test_a_plan_that_a_killed_process_had_begun_to_save_is_removed(root: Path, tmp_path: Path) -> None:
