@@ -103,6 +103,17 @@ def test_a_loader_travels_to_spawned_workers_with_its_position(root: Path) -> No
     assert got == reference[12:]
 
 
+def test_workers_may_be_forked_while_prefetch_threads_run(root: Path) -> None:
+    reference = rows(loader(root))
+    for n in range(1, 9):
+        one = loader(root, prefetch=6, threads=3)
+        iterator = iter(one)
+        for _ in range(n):
+            next(iterator)
+        assert rows(DataLoader(one, batch_size=None, num_workers=2)) == reference[4 * n :]
+        one.close()
+
+
 def test_a_state_after_worker_steps_resumes_exactly(root: Path) -> None:
     reference = rows(loader(root))
     one = loader(root)
