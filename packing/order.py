@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from gristmill.packing.errors import ArgumentError, problem
 from gristmill.packing.mixture import Period, check_weights, period, quantise
-from gristmill.packing.permutation import BlockShuffle, Permutation, StrataShuffle
+from gristmill.packing.permutation import BlockShuffle, Permutation, StrataShuffle, distinct
 
 Ints = npt.NDArray[np.int64]
 
@@ -168,7 +168,7 @@ class Order:
         n = np.array(self.n_items, np.int64)[source]
         epoch, index = np.divmod(number, n)
         item = np.empty_like(index)
-        for i in np.unique(source):
+        for i in distinct(source):
             mine = source == i
             item[mine] = self._permute(self.names[i], self.n_items[i], epoch[mine], index[mine])
         return source, epoch, item
@@ -200,7 +200,7 @@ class Order:
                     step = segment.period.step_of(source, number - segment.base[source])
                     found.append(segment.start + step)
         merged = np.concatenate([np.zeros(0, np.int64), *found])
-        return np.unique(merged[(merged >= first) & (merged < last)])
+        return distinct(merged[(merged >= first) & (merged < last)])
 
     def counts(self, t: int) -> Ints:
         """Return how many items of each source the samples [0, t) draw (mixtures only)."""
@@ -213,7 +213,7 @@ class Order:
         which = np.searchsorted(np.array([s.start for s in segments]), t, side="right") - 1
         source = np.empty_like(t)
         number = np.empty_like(t)
-        for i in np.unique(which):
+        for i in distinct(which):
             mine, segment = which == i, segments[i]
             source[mine], item = segment.period.locate(t[mine] - segment.start)
             number[mine] = item + np.array(segment.base, np.int64)[source[mine]]
@@ -227,7 +227,7 @@ class Order:
             result: Ints = _bijection(self.shuffle, n, self.seed, name, low)(index)
             return result
         out = np.empty_like(index)
-        for e in np.unique(epoch):
+        for e in distinct(epoch):
             mine = epoch == e
             out[mine] = _bijection(self.shuffle, n, self.seed, name, int(e))(index[mine])
         return out

@@ -36,6 +36,12 @@ def mix64(x: U64) -> U64:
     return z
 
 
+def distinct(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the different values, rising. `np.unique` imports `numpy.ma` on first use: a third of a loader's start."""
+    rising = np.sort(values, axis=None)
+    return rising[np.concatenate([[True], rising[1:] != rising[:-1]])] if len(rising) else rising
+
+
 def derive_key(seed: int, *parts: object) -> bytes:
     """Return a 64-byte BLAKE2b key of the seed and the parts, each length-prefixed so that none runs over."""
     state = hashlib.blake2b(digest_size=64, person=b"gristmill-order\0")
@@ -179,7 +185,7 @@ class BlockShuffle:
         window = x // self._window_items
         within = x - window * self._window_items
         out = np.empty_like(x)
-        for w in np.unique(window):
+        for w in distinct(window):
             mine = window == w
             out[mine] = self._place(int(w), within[mine])
         return out.reshape(np.shape(index))
@@ -195,7 +201,7 @@ class BlockShuffle:
         window = slot // self.window_blocks
         local = (slot - window * self.window_blocks) * self.block_items + member
         out = np.empty_like(y)
-        for w in np.unique(window):
+        for w in distinct(window):
             mine = window == w
             out[mine] = w * self._window_items + self._window(int(w)).inverse(local[mine])
         return out.reshape(np.shape(place))

@@ -22,6 +22,7 @@ from gristmill.packing.format import canonical_json, digest
 from gristmill.packing.layout import ConcatLayout, GoneLayout, Layout, Rows
 from gristmill.packing.lengths import Change, LengthChange, Lengths, WeightChange, split_changes
 from gristmill.packing.order import Order, Shuffle
+from gristmill.packing.permutation import distinct
 from gristmill.packing.reader import ShardSet, open_shards
 
 Ints = npt.NDArray[np.int64]
@@ -133,7 +134,7 @@ class Plan:
         out = np.zeros(len(samples), np.int64)
         real = np.flatnonzero(samples >= 0)
         source, _, item = self.order.locate(samples[real])
-        for i in np.unique(source):
+        for i in distinct(source):
             layout = self.sources[i].layout
             if isinstance(layout, PlannedLayout):
                 mine = source == i
@@ -150,7 +151,7 @@ class Plan:
         if real.any():
             source[real], epoch[real], item[real] = self.order.locate(samples[real])
         groups: dict[int, Rows] = {}
-        for i in np.unique(source[real]):
+        for i in distinct(source[real]):
             mine = np.flatnonzero(source == i)
             groups[int(i)] = self.sources[i].layout.rows(item[mine])
         return Resolved(samples, source, epoch, item, groups)

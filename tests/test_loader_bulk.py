@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -161,3 +163,13 @@ def test_a_dropped_loader_ends_its_threads(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads)
+
+
+def test_a_start_imports_no_masked_arrays(tmp_path: Path) -> None:
+    """They cost as much as all the rest of a start; `np.unique` brings them in."""
+    program = (
+        "import sys; from gristmill.packing import Loader\n"
+        f"next(Loader({{'a': {str(corpus(tmp_path))!r}}}, weights={{'a': 1.0}}, sequence_length=32, batch_size=4, prefetch=0))\n"
+        "assert 'numpy.ma' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
