@@ -1,6 +1,6 @@
 """Connected components of synthetic band keys: time, shuffle and driver memory as the number of rows grows.
 
-python benchmarks/dedup_scale.py [--rows 2,5,10,20] [--driver-edges 20000] [--master local[2]]
+python benchmarks/dedup_scale.py [--rows 2,5,10,20] [--driver-edges 20000] [--partitions 8] [--master local[2]]
 
 The rows (band, key, document) hold, at 20 million rows: a hot bucket with 30 % of all rows, a star of 5*10^6 leaves
 (a bucket of two for each: 10^7 rows), a chain of 10^5 documents, 10^6 small clusters of two to four, and documents
@@ -139,7 +139,7 @@ def grouped(spark: Any, n: int, work: str, driver_edges: int) -> tuple[Any, list
     return connected_components(spark, bucket_edges(buckets.frame(spark)), work, driver_edges)
 
 
-def one(n: int, scratch: Path, driver_edges: int, master: str) -> None:
+def one(n: int, scratch: Path, driver_edges: int, master: str, partitions: int) -> None:
     """Run one size and leave its labels and figures in `scratch`."""
     log = scratch / "events"
     log.mkdir()
@@ -148,9 +148,12 @@ def one(n: int, scratch: Path, driver_edges: int, master: str) -> None:
         "spark.eventLog.dir": f"file://{log}",
         "spark.eventLog.compress": "false",
         "spark.local.dir": str(scratch),
+        # As on a cluster, components cross partitions: on one machine Spark would join small ones.
+        "spark.sql.adaptive.coalescePartitions.enabled": "false",
+        "spark.sql.shuffle.partitions": str(partitions),
     }
     spark = runtime.session("scale", master, conf)
-    grouped(spark, 100_000, str(scratch / "warm"), 100)
+    grouped(spark, 100_000, str(scratch / "warm"), 2_000)
     before, cpu, start = shuffled(str(log)), cpu_seconds(), time.perf_counter()
     labels, rounds = grouped(spark, n, str(scratch / "work"), driver_edges)
     seconds, cpu = time.perf_counter() - start, cpu_seconds() - cpu
@@ -175,10 +178,11 @@ def main() -> int:
     parser.add_argument("--rows", default="2,5,10,20", help="millions of rows, comma-separated")
     parser.add_argument("--driver-edges", type=int, default=20_000)
     parser.add_argument("--master", default="local[2]")
+    parser.add_argument("--partitions", type=int, default=8, help="partitions of each shuffle")
     parser.add_argument("--one", nargs=2, metavar=("ROWS", "DIRECTORY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
-        one(int(options.one[0]), Path(options.one[1]), options.driver_edges, options.master)
+        one(int(options.one[0]), Path(options.one[1]), options.driver_edges, options.master, options.partitions)
         return 0
     heads = [("rows", 12), ("seconds", 8), ("CPU s", 7), ("shuffled MB", 12), ("B/row", 7), ("Python MiB", 11)]
     heads += [("JVM MiB", 8), ("labels", 7)]
@@ -188,6 +192,7 @@ def main() -> int:
     for n in [round(float(text) * 1e6) for text in options.rows.split(",")]:
         with tempfile.TemporaryDirectory() as scratch:
             command = [sys.executable, __file__, "--driver-edges", str(options.driver_edges)]
+            command += ["--partitions", str(options.partitions)]
             subprocess.run([*command, "--master", options.master, "--one", str(n), scratch], check=True)
             facts = json.loads((Path(scratch) / "facts.json").read_text())
             table = pq.read_table(Path(scratch) / "labels.parquet").sort_by("row")
