@@ -151,15 +151,14 @@ def read_state(path: Path) -> dict[str, Any]:
 def options_of(facts: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of `Loader` that give a plan with these facts."""
     from gristmill.packing import Change, Shuffle
+    from gristmill.packing.balance import SUFFIX
 
     shuffle, declared, caps = facts["shuffle"], facts["weights"], facts["epochs"]
     out: dict[str, Any] = {
         "sequence_length": facts["sequence_length"],
         "seed": facts["seed"],
         "pack": facts["pack"],
-        "balance": any(
-            isinstance(facts, list) and facts[0].endswith("+balanced") for facts in facts["layouts"].values()
-        ),
+        "balance": any(isinstance(how, list) and how[0].endswith(SUFFIX) for how in facts["layouts"].values()),
     }
     if isinstance(shuffle, list):
         kind, *sizes = shuffle

@@ -15,7 +15,8 @@ from s3_server import serving
 pytest.importorskip("typer")
 
 from gristmill.jobs import cli
-from gristmill.packing import Loader, TokenSpec, s3, write_shards
+from gristmill.packing import Change, Loader, Shuffle, TokenSpec, s3, write_shards
+from gristmill.packing.questions import windows
 from gristmill.packing.skipfile import read_skip_file
 
 SPEC = TokenSpec(1000, 0, "t")
@@ -154,6 +155,31 @@ def test_a_saved_state_says_what_the_run_was(roots: dict[str, Path], command: Co
     code, _, err = command("plan-loader", roots["web"], "--state", roots["web"] / "shards.json")
     assert code == 2
     assert "not a saved state of the loader" in err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"pack": "best_fit", "balance": True},
+        {"shuffle": Shuffle("blocks", 8, 4)},
+        {"curriculum": [Change(20, sequence_length=25)], "epochs": 2},
+        {"weights": {"web": 1, "code": 1}, "curriculum": [Change(20, weights={"web": 1}, sequence_length=10)]},
+    ],
+)
+def test_any_run_is_made_again_from_its_state(
+    roots: dict[str, Path], command: Command, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    loader = Loader(roots, sequence_length=S, batch_size=BATCH, seed=9, prefetch=0, **options)
+    for _ in range(7):
+        next(loader)
+    saved, path = tmp_path / "state.json", tmp_path / "skip.json"
+    saved.write_text(json.dumps(loader.state_dict()))
+    code, _, err = command(
+        "spike", roots["web"], roots["code"], "--state", saved, "--batch-size", BATCH, "--steps", "6:9", "--skip", path
+    )
+    assert code == 0, err
+    slots = loader.samples_of_slots(6, 9)
+    assert read_skip_file(path)[0] == windows(np.sort(slots))
 
 
 SENTENCES = {
