@@ -19,21 +19,32 @@ console = make_console()
 ArtifactPath = Annotated[str, typer.Argument(help="an artifact's directory")]
 
 
+def _threshold(setting: str) -> tuple[str, Any]:
+    """Return the rule and threshold of ``RULE=THRESHOLD``, as pipeline files write them."""
+    import yaml
+
+    name, equals, value = setting.partition("=")
+    if not equals or not name.strip() or not value.strip():
+        raise ConfigError(f"--set {setting}: RULE=THRESHOLD is needed, such as too_few_words=30 or too_few_words=null")
+    try:
+        return name.strip(), yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise ConfigError(f"--set {setting}: {value!r} is no number and not null") from None
+
+
 @app.command("what-if")
 def what_if(
     path: ArtifactPath,
     settings: Annotated[list[str], typer.Option("--set", metavar="RULE=THRESHOLD", help="RULE=0.5, or RULE=null: off")],
 ) -> None:
     """Show what other thresholds would keep, by language, from stored signals alone."""
-    import yaml
-
     from gristmill.pipelines.signals import signal_table, stage_of
     from gristmill.stages.artifact import open_artifact
     from gristmill.stages.heuristics import rules
 
     artifact = open_artifact(path)
     node, stage = stage_of(artifact, "heuristics")
-    changes = {name: yaml.safe_load(value) for name, _, value in (s.partition("=") for s in settings)}
+    changes = dict(_threshold(setting) for setting in settings)
     in_force = stage.rules()  # type: ignore[attr-defined]
     after = rules.change_rules(in_force, changes)
     wanted = {rules.PREFIX + rule.signal for rule in after} | {"n_bytes"}
@@ -121,6 +132,8 @@ def tokenizer_report(
         raise ConfigError(f"{path}: holds {artifact.kind}, not a tokenizer")
     console.print(as_text(artifact.manifest.report), highlight=False, markup=False)
     if page is not None:
+        if not page.parent.is_dir():
+            raise ConfigError(f"--html {page}: there is no folder {page.parent}")
         page.write_text(as_html(artifact.manifest.report), encoding="utf-8")
 
 

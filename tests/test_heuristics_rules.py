@@ -93,3 +93,37 @@ def test_every_language_has_enough_function_words_that_fit_the_tables():
     for name, words in zip(profiles().names[1:], profiles().stop_words[1:], strict=True):
         assert len(words) >= 10, name
     assert {name for name in profiles().names if class_of(name) == "unspaced"} == {"zh", "ja", "th", "lo", "km", "my"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"too_few_words": float("nan")}, r"thresholds\.too_few_words: a finite number"),
+        ({"too_few_words": float("inf")}, "a finite number"),
+        ({"too_few_words": True}, "a finite number"),
+        ({"too_few_words": {"en": False}}, r"too_few_words\.en: a finite number"),
+        ({"too_few_words": {"zn": 3}}, r"too_few_words\.zn: no rules for this language.*Did you mean"),
+        ({"too_few_words": {"unspacd": 3}}, "Did you mean 'unspaced'"),
+    ],
+)
+def test_thresholds_that_are_no_numbers_or_languages_are_refused(change, message):
+    with pytest.raises(ConfigError, match=message):
+        Heuristics.build(thresholds=change)
+    stage, table = stored()
+    with pytest.raises(ConfigError, match=message):
+        what_if(table, stage.rules(), change)
+
+
+def test_a_histogram_of_text_is_refused():
+    _, table = stored()
+    with pytest.raises(ConfigError, match="needs numbers"):
+        histogram(table, "rule_language")
+
+
+@pytest.mark.parametrize("setting", ["too_few_words", "=3", "too_few_words=", "too_few_words=[1"])
+def test_a_setting_without_rule_or_number_is_refused(setting):
+    from gristmill.jobs.analysis import _threshold
+
+    with pytest.raises(ConfigError, match="--set"):
+        _threshold(setting)
+    assert _threshold("too_few_words=null") == ("too_few_words", None)

@@ -9,6 +9,7 @@ that the stage has stored, so that a threshold can be tried on a finished run in
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field
 
 from gristmill.stages.errors import ConfigError, nearest
-from gristmill.stages.heuristics.languages import class_of
+from gristmill.stages.heuristics.languages import class_of, profiles
 
 LANGUAGE_COLUMN = "h_rule_language"
 PREFIX = "h_"
@@ -142,12 +143,14 @@ def change_rules(
     classes, with ``default`` for the rest.
 
     Raises:
-        ConfigError: no rule of that name; names the nearest one.
+        ConfigError: no rule or rule language of that name (names the nearest one), or a threshold that is no
+            finite number.
     """
     known = [rule.reason for rule in rules]
-    for name in changes:
+    for name, change in changes.items():
         if name not in known:
             raise ConfigError(f"thresholds.{name}: no such rule in this preset.{nearest(name, known)}")
+        _check_threshold(f"thresholds.{name}", change)
     changed = []
     for rule in rules:
         update: dict[str, object] = {}
@@ -161,6 +164,22 @@ def change_rules(
                 update = {"threshold": change, "languages": {}}
         changed.append(rule.model_copy(update=update))
     return tuple(changed)
+
+
+def _check_threshold(key: str, change: object) -> None:
+    """Refuse what is neither null, a finite number nor a mapping of known languages to such."""
+    if isinstance(change, Mapping):
+        known = [*profiles().names, "spaced", "unspaced"]
+        for language, value in change.items():
+            if language not in known:
+                raise ConfigError(f"{key}.{language}: no rules for this language.{nearest(str(language), known)}")
+            if isinstance(value, Mapping):
+                raise ConfigError(f"{key}.{language}: a number or null is needed, got a mapping")
+            _check_threshold(f"{key}.{language}", value)
+    elif change is not None and (
+        isinstance(change, bool) or not isinstance(change, int | float) or not math.isfinite(change)
+    ):
+        raise ConfigError(f"{key}: a finite number or null (off) is needed, got {change!r}")
 
 
 def what_if(
@@ -205,6 +224,10 @@ def what_if(
     ).sort_by([("docs", "descending"), ("language", "ascending")])
 
 
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind))
+
+
 class Histogram(NamedTuple):
     """Counts of a signal: ``edges`` (bins + 1), ``docs`` (bins), nulls apart."""
 
@@ -217,8 +240,11 @@ def histogram(table: pa.Table | pa.RecordBatch, signal: str, bins: int = 20) -> 
     """Return the histogram of a stored signal between its smallest and largest value, the last bin closed.
 
     Raises:
-        ConfigError: the signal is not in the table.
+        ConfigError: the signal is not in the table, or holds no numbers.
     """
+    name = PREFIX + signal
+    if name in table.schema.names and not _is_number(table.schema.field(name).type):
+        raise ConfigError(f"{signal}: holds {table.schema.field(name).type}, a histogram needs numbers")
     values = _columns(table, [Rule(reason=signal, signal=signal, op="<", threshold=None)])[signal]
     finite = values[np.isfinite(values)]
     docs, edges = np.histogram(finite, bins=bins) if len(finite) else (np.zeros(bins), np.linspace(0, 1, bins + 1))

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from gristmill.stages.base import BatchStage, replace_columns
 from gristmill.stages.errors import ConfigError, nearest
@@ -71,6 +71,17 @@ class Heuristics(BatchStage):
     signals: Literal["all", "used"] = Field(
         "all", description="signal columns to write: all, or only those that the rules read"
     )
+
+    @field_validator("thresholds", mode="before")
+    @classmethod
+    def _no_truth_values(cls, value: Any) -> Any:
+        """Refuse true and false, which would become 1 and 0."""
+        for rule, change in value.items() if isinstance(value, dict) else ():
+            for key, number in change.items() if isinstance(change, dict) else [("", change)]:
+                if isinstance(number, bool):
+                    name = f"{rule}.{key}" if key else rule
+                    raise ValueError(f"thresholds.{name}: a finite number or null (off) is needed, got {number}")
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> Heuristics:
