@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gristmill.jobs import analysis
+from gristmill.jobs import analysis, training
 from gristmill.pipelines.console import make_console
 from gristmill.stages.errors import ConfigError, GristmillError
 
@@ -137,6 +137,7 @@ def doctor(
 
 
 app.registered_commands.extend(analysis.app.registered_commands)
+app.registered_commands.extend(training.app.registered_commands)
 
 
 def main() -> None:

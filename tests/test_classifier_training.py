@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from conftest import write_jsonl
 from hypothesis import given
 from hypothesis import strategies as st
 from test_classifier import batch
 
 from gristmill import stages
+from gristmill.jobs.cli import main
 from gristmill.stages.classifier.report import auc, measure
 from gristmill.stages.classifier.train import TrainingOptions, _divide, _select, train
 from gristmill.stages.errors import ConfigError
@@ -114,3 +118,66 @@ def test_a_report_of_four_documents_is_right() -> None:
     assert report.brier == pytest.approx((0.01 + 0.64 + 0.4225 + 0.0025) / 4)
     assert [b.n_docs for b in report.calibration] == [1, 0, 0, 1, 0, 0, 0, 0, 1, 1]
     assert report.calibration_error == pytest.approx((0.05 + 0.65 + 0.8 + 0.1) / 4)
+
+
+def test_the_command_trains_from_artifacts_and_shows_the_report(
+    run_pipeline: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = {}
+    for kind in ("good", "bad"):
+        rows = [{"id": f"{kind}{i}", "text": text} for i, text in enumerate(documents(kind, 150))]
+        path = write_jsonl(tmp_path / kind / "a.jsonl", rows)
+        made[kind] = run_pipeline({kind: {"stage": "ingest", "path": str(path)}}, tmp_path / "out")[kind].path
+    model = tmp_path / "quality.bin"
+    options = ["dim=4", "bucket=1000", "epochs=10", "held_out=0.3", "min_count=1", "learning_rate=0.5"]
+    settings = [word for option in options for word in ("--set", option)]
+    command = ["train-classifier", str(model), f"positive={made['good']}", f"negative={made['bad']}", *settings]
+    assert _run(command) == 0
+    printed = capsys.readouterr().out
+    assert "AUC" in printed
+    assert "| 0.50 |" in printed
+    assert json.loads((tmp_path / "quality.bin.report.json").read_text())["auc"] > 0.9
+    ElementTree.parse(tmp_path / "quality.bin.calibration.svg")
+    art = run_pipeline(
+        {
+            "raw": {"stage": "ingest", "path": str(tmp_path / "good")},
+            "classifier": {"model_path": str(model)},
+        },
+        tmp_path / "out",
+    )["classifier"]
+    assert art.n_docs > 140
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["m.bin", "positive"], "written LABEL=DIR"),
+        (["m.bin", "positive=nowhere", "negative=nowhere"], "no committed artifact there"),
+        (["m.bin", "positive=nowhere"], "at least two labels"),
+        (["m.bin", "a=x", "b=y", "--set", "dmi=3"], "--set.dmi: unknown key. Did you mean 'dim'?"),
+        (["m.bin", "a=x", "b=y", "--set", "dim"], "it is written KEY=VALUE"),
+        (["m.bin", "a=x", "b=y", "--set", "dim=many"], "an integer is needed, got 'many'"),
+        (["m.ftz", "a=x", "b=y"], "a quantised model ends in .ftz"),
+        (["m.bin", "a/b=x", "b=y"], "letters, digits"),
+    ],
+)
+def test_the_command_names_mistakes_and_exits_with_2(
+    arguments: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert _run(["train-classifier", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def _run(arguments: list[str]) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["gristmill", *arguments])
+        try:
+            main()
+        except SystemExit as stop:
+            return int(stop.code or 0)
+    return 0
