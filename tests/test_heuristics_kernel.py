@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gristmill.stages.heuristics import Heuristics
 from gristmill.stages.kernels import heuristics as kernel
 from gristmill.stages.kernels import unicode as u
-from gristmill.stages.kernels import words as w
+from gristmill.stages.kernels.bits import text_hash
 
 BREAKS = "\n\r\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029"
 PIECES = st.sampled_from(
@@ -209,8 +209,8 @@ def test_stop_words_beyond_a_table_are_refused():
         kernel.stop_table([tuple(f"w{i}" for i in range(200))])
 
 
-def test_word_hash_is_the_polynomial_of_the_legend():
-    assert kernel.word_hash("ab") == (98 * int(w.BASE) + 99) & (1 << 64) - 1
+def test_word_hash_is_that_of_the_bytes():
+    assert kernel.word_hash("aé") == text_hash(b"a\xc3\xa9") == 0xBFCDFC869B8A7DE0
 
 
 def test_categories_of_the_test_alphabet_are_stable():

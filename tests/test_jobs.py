@@ -99,7 +99,7 @@ def test_plan_inspect_and_export_show_what_is_there(run_pipeline: Run, tmp_path:
     import pyarrow.parquet as pq
 
     assert pq.read_table(tmp_path / "plain").num_rows == made["exact_dedup"].n_docs
-    assert cli("export", made["exact_dedup"].path, str(tmp_path / "plain")).returncode == 1
+    assert cli("export", made["exact_dedup"].path, str(tmp_path / "plain")).returncode == 2
     assert cli("inspect", str(tmp_path / "nothing")).returncode == 2
 
 

@@ -158,8 +158,8 @@ class Heuristics(BatchStage):
 
         def measure(offsets: Any, data: Any, which: Any, mode: int, grams: bool, edit: int, out: Any) -> None:
             kernel.measure_batch(
-                offsets, data, which, profile_D, mode, chosen.quirks, grams, edit, line_filter.options,
-                line_filter.min_line_words, tables, resources, spacy_tables(), scratch,
+                _frozen(offsets), _frozen(data), which, profile_D, mode, chosen.quirks, grams, edit,
+                line_filter.options, line_filter.min_line_words, tables, resources, spacy_tables(), scratch,
                 out, edited_offsets_D1 if edit else np.zeros(n_docs + 1, np.int64), edited_B,
                 changed_D if edit else np.zeros(n_docs, np.bool_), removed_RD,
             )  # fmt: skip
@@ -248,11 +248,10 @@ def _stop_words(override: tuple[str, ...] | None) -> list[tuple[str, ...]]:
 
 @cache
 def _line_tables(bullets: str, end_marks: str) -> lines.LineTables:
-    automaton = layout.phrase_automaton()
     words = w.word_tables()
     return lines.LineTables(
-        layout.char_classes(), layout.line_marks(bullets, end_marks), u.SCRIPT, layout.lanes(), *automaton,
-        words.word_class_U, words.flags_U,
+        layout.char_classes(), layout.line_marks(bullets, end_marks), u.SCRIPT,
+        *layout.phrase_tables(), words.word_class_U, words.flags_U,
     )  # fmt: skip
 
 
@@ -272,3 +271,10 @@ def _edited_text(text: pa.Array, edited_offsets_D1: Any, edited_B: Any, use_D: A
         return text
     edited = text_array(edited_offsets_D1, edited_B)
     return pc.if_else(pa.array(use_D), edited, text.cast(pa.large_string()))
+
+
+def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a read-only view: one compiled version serves Arrow's buffers and ours."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -1,16 +1,18 @@
 """Every heuristic signal of a batch of documents, in one call: the driver, word statistics and n-gram repetition.
 
-N-grams are counted only where they can repeat: an n-gram occurs twice only if the (n-1)-gram it starts with does,
-so each order works on the positions that survived the one before (on web text about 30 % of the words at n = 2,
-2 % at n = 5). Expected time O(words) a document; the tables hold at most `MAX_WORDS` words, so that n-gram signals
-of a longer document are those of its first 4,194,304 words. Scratch is allocated once a batch: 28 bytes a word of
-the longest document, at most 370 MB for it and the line table together.
+N-grams are counted only where they can repeat: an n-gram occurs twice only if both (n-1)-grams in it do, so each
+order works on the positions that survived the one before. The key of an n-gram is the numbers of those two, so that
+no two n-grams are taken for one another; words are known by a 64-bit hash of their bytes. Expected time O(words) a
+document; the tables hold at most `MAX_WORDS` words, so that n-gram signals of a longer document are those of its
+first 4,194,304 words. Scratch is allocated once a batch: 60 to 68 bytes a word of the longest document, at most 300 MB
+for it and the line table together.
 
 Sources: Gopher (Rae et al., arXiv 2112.11446, A1.1) for the repetition rules and their n.
 
-Legend: as in `words` and `heuristics_lines`; ``id_T`` int32 n-gram number by position, ``count_T`` its occurrences,
-``first_T`` its first position, ``gram_T`` uint64 running hash, ``place_T`` int32 surviving positions, ``chars_T1``
-int64 prefix sums of word lengths; ``slot_key_K``, ``slot_id_K`` hash table.
+Legend: as in `words` and `heuristics_lines`; ``place_T`` int32 surviving positions, ``gram_T``
+uint64 keys of the n-grams there, ``id_T`` int32 their numbers; by number: ``key_T`` uint64 key, ``count_T``
+occurrences, ``first_T`` first place; ``slot_K`` int32 hash table of numbers, from 1 on; ``chars_T1`` int64 prefix sums
+of word lengths; ``spread_E`` float64 n log2(n).
 """
 
 # ruff: noqa: N815 (array names carry shapes; kernels are written as they compile)
@@ -18,6 +20,7 @@ int64 prefix sums of word lengths; ``slot_key_K``, ``slot_id_K`` hash table.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +31,7 @@ from gristmill.stages.kernels import heuristics_layout as k
 from gristmill.stages.kernels import heuristics_lines as lines
 from gristmill.stages.kernels import unicode as u
 from gristmill.stages.kernels import words as w
+from gristmill.stages.kernels.bits import inner, ones, text_hash
 from gristmill.stages.kernels.heuristics_bytes import clear
 from gristmill.stages.kernels.words_chinese import MAX_RUN
 from gristmill.stages.kernels.words_spacy import MAX_PIECES, segment_spacy
@@ -37,7 +41,6 @@ MAX_LINE_SLOTS = 1 << 22
 WORDS_UNICODE, WORDS_SPACES, WORDS_SPACY, WORDS_NONE = 0, 1, 2, 3
 STOP_SLOTS = 256
 _MIX = np.uint64(0x9E3779B97F4A7C15)
-_ORDER = np.uint64(0xA0761D6478BD642F)
 
 
 class WordResources(NamedTuple):
@@ -64,8 +67,9 @@ class Scratch(NamedTuple):
     first_T: npt.NDArray[np.int32]
     place_T: npt.NDArray[np.int32]
     chars_T1: npt.NDArray[np.int64]
-    slot_key_K: npt.NDArray[np.uint64]
-    slot_id_K: npt.NDArray[np.int32]
+    key_T: npt.NDArray[np.uint64]
+    slot_K: npt.NDArray[np.int32]
+    spread_E: npt.NDArray[np.float64]
     line_key_K: npt.NDArray[np.uint64]
     line_state_K: npt.NDArray[np.uint8]
     count_16: npt.NDArray[np.int64]
@@ -79,6 +83,12 @@ class Scratch(NamedTuple):
     pieces_3xP: npt.NDArray[np.int64]
     removed_2xM: npt.NDArray[np.int64]
     removed_acc_A: npt.NDArray[np.int64]
+
+
+@cache
+def _spreads() -> npt.NDArray[np.float64]:
+    """Return n log2(n) for small n."""
+    return np.array([n * math.log2(n) if n else 0.0 for n in range(1024)])
 
 
 def make_scratch(longest: int) -> Scratch:
@@ -95,8 +105,9 @@ def make_scratch(longest: int) -> Scratch:
         first_T=np.empty(n_words, np.int32),
         place_T=np.empty(n_words, np.int32),
         chars_T1=np.empty(n_words + 1, np.int64),
-        slot_key_K=np.empty(slots, np.uint64),
-        slot_id_K=np.empty(slots, np.int32),
+        key_T=np.empty(n_words, np.uint64),
+        slot_K=np.empty(slots, np.int32),
+        spread_E=_spreads(),
         line_key_K=np.empty(line_slots, np.uint64),
         line_state_K=np.empty(line_slots, np.uint8),
         count_16=np.zeros(16, np.int64),
@@ -115,10 +126,7 @@ def make_scratch(longest: int) -> Scratch:
 
 def word_hash(word: str) -> int:
     """Return the hash that the segmenters give `word`."""
-    h = 0
-    for c in word:
-        h = (h * int(w.BASE) + ord(c) + 1) & 0xFFFFFFFFFFFFFFFF
-    return h
+    return text_hash(word.encode())
 
 
 def stop_table(stop_words: list[tuple[str, ...]]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int8]]:
@@ -145,56 +153,65 @@ def stop_table(stop_words: list[tuple[str, ...]]) -> tuple[npt.NDArray[np.uint64
     return keys, index
 
 
-@njit(nogil=True, cache=True)
-def number_grams(s: Any, n_places: Any) -> Any:
-    """Number the n-grams ``gram_T[place]`` at the given places in order of first appearance; return how many.
+@inner
+def number_grams(s: Any, gram_T: Any, n_places: Any) -> Any:
+    """Number the keys ``gram_T[:n_places]`` in order of first appearance; return how many differ.
 
-    Fills ``id_T`` (by index into the places), ``count_T`` and ``first_T`` (by number).
+    Fills ``id_T`` by index into the places, ``count_T``, ``first_T`` (that index) and ``key_T`` by number.
     """
-    slot_key_K, slot_id_K = s.slot_key_K, s.slot_id_K
-    gram_T, place_T, id_T, count_T, first_T = s.gram_T, s.place_T, s.id_T, s.count_T, s.first_T
-    size = 16
-    while size < 2 * n_places:
-        size *= 2
-    mask = np.int64(size - 1)
-    for j in range(size):
-        slot_id_K[j] = -1
-    n_ids = 0
+    slot_K, key_T, id_T, count_T, first_T = s.slot_K, s.key_T, s.id_T, s.count_T, s.first_T
+    bits = 4
+    while (1 << bits) < 2 * n_places:
+        bits += 1
+    mask = np.int64((1 << bits) - 1)
+    shift = np.uint64(64 - bits)
+    for j in range(1 << bits):
+        slot_K[j] = 0
+    n_ids = np.int64(0)
     for j in range(n_places):
-        key = gram_T[place_T[j]]
-        slot = np.int64((key * _MIX) >> np.uint64(32)) & mask
-        while True:
-            found = slot_id_K[slot]
-            if found < 0:
-                slot_key_K[slot] = key
-                slot_id_K[slot] = n_ids
-                count_T[n_ids] = 1
-                first_T[n_ids] = place_T[j]
-                id_T[j] = n_ids
-                n_ids += 1
-                break
-            if slot_key_K[slot] == key:
-                count_T[found] += 1
-                id_T[j] = found
-                break
+        key = gram_T[j]
+        slot = np.int64((key * _MIX) >> shift)
+        number = np.int64(slot_K[slot]) - 1
+        while number >= 0 and key_T[number] != key:
             slot = (slot + 1) & mask
+            number = np.int64(slot_K[slot]) - 1
+        if number < 0:
+            number = n_ids
+            n_ids += 1
+            slot_K[slot] = n_ids
+            key_T[number] = key
+            count_T[number] = 0
+            first_T[number] = j
+        count_T[number] += 1
+        id_T[j] = number
     return n_ids
 
 
-@njit(nogil=True, cache=True)
-def repeated_places(s: Any, n_places: Any, n_words: Any, n: Any) -> Any:
-    """Keep the places whose n-gram occurs more than once and where an (n+1)-gram fits; return how many."""
-    place_T, id_T, count_T = s.place_T, s.id_T, s.count_T
+@inner
+def repeated_places(s: Any, n_places: Any) -> Any:
+    """Keep the places of n-grams that may occur again one word longer, with the keys of those; return how many.
+
+    Both the n-gram there and the one a word further must occur more than once. The key of the longer one is the
+    numbers of the two: no two different ones share it.
+    """
+    place_T, id_T, count_T, gram_T = s.place_T, s.id_T, s.count_T, s.gram_T
     kept = 0
+    last_place = np.int64(-2)
+    last_id = np.int64(0)
     for j in range(n_places):
-        place = place_T[j]
-        if count_T[id_T[j]] > 1 and place + n < n_words:
-            place_T[kept] = place
-            kept += 1
+        number = np.int64(id_T[j])
+        if count_T[number] > 1:
+            place = np.int64(place_T[j])
+            if place == last_place + 1:
+                place_T[kept] = last_place
+                gram_T[kept] = np.uint64((last_id << 32) | number)
+                kept += 1
+            last_place = place
+            last_id = number
     return kept
 
 
-@njit(nogil=True, cache=True)
+@inner
 def measure_grams(
     d: Any, n_words: Any, text_chars: Any, quirks: Any, profile: Any, stop: Any, s: Any, out_SD: Any
 ) -> None:
@@ -209,23 +226,18 @@ def measure_grams(
     if n_words == 0:
         return
     hash_T, word_chars_T, chars_T1 = s.hash_T, s.word_chars_T, s.chars_T1
-    gram_T, place_T, id_T, count_T, first_T = s.gram_T, s.place_T, s.id_T, s.count_T, s.first_T
-    stop_index_PS, stop_key_PS = stop.stop_index_PS, stop.stop_key_PS
-    chars_T1[0] = 0
-    for i in range(n_words):
-        chars_T1[i + 1] = chars_T1[i] + word_chars_T[i]
-        place_T[i] = i
-        gram_T[i] = hash_T[i] * _ORDER
-    n_ids = number_grams(s, n_words)
+    place_T, id_T, count_T, first_T = s.place_T, s.id_T, s.count_T, s.first_T
+    stop_index_PS, stop_key_PS, spread_E = stop.stop_index_PS, stop.stop_key_PS, s.spread_E
+    n_ids = number_grams(s, hash_T, n_words)
     entropy = 0.0
     distinct: Any = np.uint64(0)
     distinct_high: Any = np.uint64(0)
-    occurrences = 0
+    occurrences = np.int64(0)
     for number in range(n_ids):
-        count = count_T[number]
+        count = np.int64(count_T[number])
         if count > 1:
-            entropy -= count * math.log2(count)
-        key = hash_T[first_T[number]]
+            entropy -= spread_E[count] if count < len(spread_E) else count * math.log2(count)
+        key = s.key_T[number]
         slot = np.int64((key * _MIX) >> np.uint64(56))
         while stop_index_PS[profile, slot] >= 0:
             if stop_key_PS[profile, slot] == key:
@@ -237,55 +249,53 @@ def measure_grams(
                 occurrences += count
                 break
             slot = (slot + 1) & (STOP_SLOTS - 1)
-    n_distinct = 0
-    for bit in range(64):
-        n_distinct += (distinct >> np.uint64(bit)) & np.uint64(1)
-        n_distinct += (distinct_high >> np.uint64(bit)) & np.uint64(1)
     out_SD[k.S_UNIQUE_WORDS, d] = n_ids / n_words
     out_SD[k.S_ENTROPY, d] = max(entropy / n_words + math.log2(n_words), 0.0)
-    out_SD[k.S_STOP_DISTINCT, d] = n_distinct
+    out_SD[k.S_STOP_DISTINCT, d] = ones(distinct) + ones(distinct_high)
     out_SD[k.S_STOP_OCCURRENCES, d] = occurrences
     out_SD[k.S_STOP_SHARE, d] = occurrences / n_words
 
-    n_places = repeated_places(s, n_words, n_words, np.int64(1))
+    chars = np.int64(0)
+    for i in range(n_words):
+        chars_T1[i] = chars
+        chars += word_chars_T[i]
+        place_T[i] = i
+    chars_T1[n_words] = chars
+    n_places = np.int64(n_words)
     for n in range(2, 11):
         if n_words < n:
             break
-        for j in range(n_places):
-            i = place_T[j]
-            # Order-dependent, with the word boundaries in it.
-            gram_T[i] = (gram_T[i] + hash_T[i + n - 1]) * _ORDER + np.uint64(n)
-        n_ids = number_grams(s, n_places)
+        n_places = repeated_places(s, n_places)
+        if n_places == 0 and (n > 4 or not quirks):
+            break
+        n_ids = number_grams(s, s.gram_T, n_places)
         if n <= 4:
-            best = 1
-            at = np.int32(0)
+            best = np.int64(1)
+            at = np.int64(0)
             for number in range(n_ids):
                 if count_T[number] > best:
-                    best = count_T[number]
-                    at = first_T[number]
+                    best = np.int64(count_T[number])
+                    at = np.int64(place_T[first_T[number]])
             if best > 1 or quirks:
                 chars = chars_T1[at + n] - chars_T1[at] + n - 1
                 out_SD[k.S_TOP_2 + n - 2, d] = chars * best / text_chars
         else:
-            free = 0
+            free = np.int64(0)
             copied = np.int64(0)
             for j in range(n_places):
-                i = place_T[j]
+                i = np.int64(place_T[j])
                 if i < free:
                     continue
-                number = id_T[j]
+                number = np.int64(id_T[j])
                 if first_T[number] >= 0:
                     first_T[number] = -1  # the first one met; skipped ones do not count
                 else:
                     copied += chars_T1[i + n] - chars_T1[i]
                     free = i + n
             out_SD[k.S_DUP_5 + n - 5, d] = copied / text_chars
-        if n_places == 0:
-            continue
-        n_places = repeated_places(s, n_places, n_words, n)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def words_removed(data_B: Any, mode: Any, japanese: Any, t: Any, r: Any, s: Any) -> Any:
     """Return the number of words in the pieces that the line filter dropped."""
     acc_A = s.removed_acc_A
@@ -305,7 +315,7 @@ def words_removed(data_B: Any, mode: Any, japanese: Any, t: Any, r: Any, s: Any)
     return acc_A[w.A_WORDS]
 
 
-@njit(nogil=True, cache=True)
+@inner
 def measure_words(
     data_B: Any, start: Any, end: Any, d: Any, mode: Any, quirks: Any, han: Any, profile: Any, grams: Any,
     t: Any, r: Any, x: Any, s: Any, out_SD: Any,
@@ -359,7 +369,7 @@ def measure_words(
         measure_grams(d, s.acc_A[w.A_STORED], text_chars, quirks, profile, r, s, out_SD)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=False)
 def measure_batch(
     offsets_D1: Any, data_B: Any, chosen_D: Any, profile_D: Any, mode: Any, quirks: Any, grams: Any,
     edit: Any, options: Any, min_line_words: Any, t: Any, r: Any, x: Any, s: Any,

@@ -1,8 +1,8 @@
 """Where each number of the heuristic kernels lives: signal rows, removal rows, character classes, phrase bits.
 
 `SIGNALS` names the rows of the signal matrix ``out_SD`` (float64, signal x document); ``S_*`` are the indexes.
-`REMOVALS` names the rows of ``removed_RD`` (int64, bytes removed by a line filter). `phrase_automaton` builds
-the byte automaton that finds every phrase of `PHRASES` in one step a byte, ASCII case ignored.
+`REMOVALS` names the rows of ``removed_RD`` (int64, bytes removed by a line filter). `phrase_tables` builds
+what finds every phrase of `PHRASES` in one look every second byte, ASCII case ignored.
 """
 
 # ruff: noqa: N815 (array names carry their shapes)
@@ -71,7 +71,7 @@ REMOVALS = (
     R_COUNTER, R_BOILERPLATE,
 ) = range(len(REMOVALS))  # fmt: skip
 
-# Character classes; the first eight are lanes of one 64-bit accumulator, the next eight of another.
+# Character classes.
 (
     C_LOWER, C_UPPER, C_LETTER, C_MARK, C_DIGIT, C_NUMBER, C_PUNCTUATION, C_SYMBOL,
     C_SPACE, C_BROKEN, C_EMOJI, C_HASH, C_CURLY,
@@ -120,57 +120,52 @@ PHRASES: tuple[tuple[int, tuple[str, ...]], ...] = (
 )  # fmt: skip
 
 
-class Automaton(NamedTuple):
-    """A byte automaton: ``next_ZW[state, byte_class_256[byte]]``; states from `first_output` on have output bits."""
+GRAM_BITS = 13
+GRAM_FACTOR = 0x9E3779B97F4A7C15
+_COMMON = " etaoinshrdlcumwfgypbvkjxqz"
 
-    next_ZW: npt.NDArray[np.int16]
-    byte_class_256: npt.NDArray[np.uint8]
-    output_Z: npt.NDArray[np.int32]
-    first_output: int
+
+class Phrases(NamedTuple):
+    """Where the phrases are found: slots of four-byte grams, the places that a gram may have, the phrases.
+
+    ``gram_G`` int16 is by hash of the gram with bit 0x20 set in each byte: 1 + the first row of ``place_E3``, 0: none.
+    ``place_E3`` int32 rows are (next row + 1, phrase, byte where the gram stands in it). ``phrase_PW`` uint8 spells
+    the phrases, ``fact_P2`` int32 has their lengths and bits.
+    """
+
+    gram_G: npt.NDArray[np.int16]
+    place_E3: npt.NDArray[np.int32]
+    phrase_PW: npt.NDArray[np.uint8]
+    fact_P2: npt.NDArray[np.int32]
 
 
 @cache
-def phrase_automaton() -> Automaton:
-    """Return the Aho-Corasick automaton of `PHRASES`, made deterministic, over classes of bytes."""
-    patterns = [(text.encode(), bit) for bit, texts in PHRASES for text in texts]
-    used = sorted({byte for text, _ in patterns for byte in text})
-    byte_class = np.zeros(256, np.uint8)
-    for index, byte in enumerate(used, 1):
-        byte_class[byte] = index
-        if 97 <= byte <= 122:
-            byte_class[byte - 32] = index
-    width = len(used) + 1
-    children: list[dict[int, int]] = [{}]
-    output = [0]
-    for text, bit in patterns:
-        node = 0
-        for byte in text:
-            key = int(byte_class[byte])
-            if key not in children[node]:
-                children[node][key] = len(children)
-                children.append({})
-                output.append(0)
-            node = children[node][key]
-        output[node] |= bit
-    table = np.zeros((len(children), width), np.int16)
-    fail = [0] * len(children)
-    queue = [0]
-    for node in queue:
-        for key in range(width):
-            child = children[node].get(key)
-            inherited = int(table[fail[node], key]) if node else 0
-            if child is None:
-                table[node, key] = inherited
-                continue
-            table[node, key] = child
-            fail[child] = inherited
-            output[child] |= output[inherited]
-            queue.append(child)
-    order = sorted(range(len(children)), key=lambda node: (output[node] != 0, node))
-    rank = np.argsort(order).astype(np.int16)
-    renamed = rank[table][order]
-    outputs = np.array(output, np.int32)[order]
-    return Automaton(np.ascontiguousarray(renamed), byte_class, outputs, int((outputs == 0).sum()))
+def phrase_tables() -> Phrases:
+    """Return the tables of `PHRASES`, apart from URLs and brackets, which the line pass knows by their marks.
+
+    Each phrase has two neighbouring grams in the table, so that a look at every second byte meets one of them;
+    they stand where the phrase has the rarest letters.
+    """
+    patterns = [
+        (text.encode(), bit) for bit, texts in PHRASES if bit not in {P_URL, P_CURLY, P_BRACKET} for text in texts
+    ]
+    spelled = np.zeros((len(patterns), max(len(text) for text, _ in patterns)), np.uint8)
+    gram = np.zeros(1 << GRAM_BITS, np.int16)
+    places: list[tuple[int, int, int]] = []
+    for number, (text, _) in enumerate(patterns):
+        spelled[number, : len(text)] = list(text)
+        rarity = [_COMMON.find(chr(byte)) if byte < 128 else 12 for byte in text]
+        best = max(range(len(text) - 4), key=lambda at: sum(rarity[at : at + 5]))
+        for at in (best, best + 1):
+            key = int.from_bytes(text[at : at + 4], "little") | 0x20202020
+            slot = (key * GRAM_FACTOR & 0xFFFFFFFFFFFFFFFF) >> (64 - GRAM_BITS)
+            places.append((int(gram[slot]), number, at))
+            gram[slot] = len(places)
+    facts = np.array([(len(text), bit) for text, bit in patterns], np.int32)
+    tables = Phrases(gram, np.array(places, np.int32), spelled, facts)
+    for table in tables:
+        table.setflags(write=False)
+    return tables
 
 
 @cache
@@ -192,16 +187,6 @@ def char_classes() -> npt.NDArray[np.uint8]:
     table[0xFFFD] = C_BROKEN
     table[ord("#")] = C_HASH
     table[[ord("{"), ord("}")]] = C_CURLY
-    table.setflags(write=False)
-    return table
-
-
-@cache
-def lanes() -> npt.NDArray[np.uint64]:
-    """Return, by code unit class, what to add to the two lane accumulators: uint64 (16, 2)."""
-    table = np.zeros((16, 2), np.uint64)
-    for index in range(16):
-        table[index, index // 8] = np.uint64(1) << np.uint64(8 * (index % 8))
     table.setflags(write=False)
     return table
 

@@ -1,7 +1,7 @@
 """One pass over a document's characters and lines: counts, line signals, and the line filters that edit the text.
 
-Everything is measured while the bytes go by once: character classes in two 64-bit lane accumulators (one addition
-a character), a polynomial hash a line for duplicates, a phrase automaton, sentence ends. O(bytes) time; the only
+Letters, digits and spaces of ASCII are counted eight bytes at a time, other characters one by one. At its end a line
+is hashed and searched for phrases while it is in the processor's first cache. O(bytes) time; the only
 memory is the table of line hashes, which remembers at most 70 % of its slots (2.9 million distinct lines at the
 largest); later new lines count as unique.
 
@@ -22,12 +22,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit
 
 from gristmill.stages.kernels import heuristics_layout as k
 from gristmill.stages.kernels import unicode as u
+from gristmill.stages.kernels.bits import (
+    EIGHT,
+    H80,
+    L7F,
+    ONE,
+    TWO,
+    X20,
+    ZERO,
+    digits_of,
+    inner,
+    leading,
+    letters_of,
+    load8,
+    ones,
+    read_only,
+    span_hash,
+    trailing,
+)
 from gristmill.stages.kernels.heuristics_bytes import (
-    BASE,
     LONG_WORD_CHARS,
     PARAGRAPH,
     characters,
@@ -36,7 +52,9 @@ from gristmill.stages.kernels.heuristics_bytes import (
     count_words,
     count_words_spaces,
     ends_with_ellipsis,
+    find_phrases,
     has_long_word,
+    is_url,
     last_character,
     line_is_terminal,
     quirk_paragraphs,
@@ -54,6 +72,7 @@ OPT_TERMINAL, OPT_CITATIONS, OPT_LOREM, OPT_JAVASCRIPT, OPT_CURLY, OPT_POLICY, O
 
 # What the line pass hands to the rest, beside the signals.
 I_N_CHARS, I_NEWLINES, I_HASHES, I_ELLIPSES, I_URLS, I_EDITED_BYTES, I_CHANGED, I_N_REMOVED = range(8)
+_FIRST = np.uint64(0x80)
 MAX_REMOVED = 1 << 16
 """Removed pieces whose words are counted; later ones of a document keep their words in ``newline_word_ratio``."""
 
@@ -64,16 +83,15 @@ class LineTables(NamedTuple):
     class_U: npt.NDArray[np.uint8]
     marks_U: npt.NDArray[np.uint8]
     script_U: npt.NDArray[np.uint8]
-    lanes_16x2: npt.NDArray[np.uint64]
-    next_ZW: npt.NDArray[np.int16]
-    byte_class_256: npt.NDArray[np.uint8]
-    output_Z: npt.NDArray[np.int32]
-    first_output: int
+    gram_G: npt.NDArray[np.int16]
+    place_E3: npt.NDArray[np.int32]
+    phrase_PW: npt.NDArray[np.uint8]
+    fact_P2: npt.NDArray[np.int32]
     word_class_U: npt.NDArray[np.uint8]
     flags_U: npt.NDArray[np.uint8]
 
 
-@njit(nogil=True, cache=True)
+@inner
 def measure_lines(
     data_B: Any, start: Any, end: Any, d: Any, quirks: Any, t: Any, key_K: Any, state_K: Any,
     count_16: Any, script_256: Any, out_SD: Any, info_I: Any,
@@ -88,12 +106,9 @@ def measure_lines(
     """
     marks_U = t.marks_U
     class_U = t.class_U
-    lanes = t.lanes_16x2
-    next_ZW = t.next_ZW
-    byte_class = t.byte_class_256
-    first_output = t.first_output
-    script_U, output_Z = t.script_U, t.output_Z
-    one = np.uint64(1)
+    script_U = t.script_U
+    # The edited text as the helpers take it, so that they are compiled once.
+    view_B = read_only(edited_B)
     for j in range(16):
         count_16[j] = 0
     for j in range(256):
@@ -113,9 +128,8 @@ def measure_lines(
     filtered = edit == EDIT_C4 and not quirks
     changed = False
     at = edited_at
-    h = h_trim = np.uint64(0)
     paragraph_h = np.uint64(0)
-    line_chars = trim_chars = 0
+    line_chars = 0
     line_from = start
     line_seen = False
     dots_until = start
@@ -125,11 +139,9 @@ def measure_lines(
         first = np.int64(-1)
         last = i
         mask = 0
-        state = np.int64(0)
         words = 0
-        outside = True
-        acc0 = acc1 = np.uint64(0)
-        pending = 0
+        before = ZERO  # the top bit of a byte, if the last character is not white space
+        n_letters = n_upper = n_digits = n_spaces = 0
         upper0, digit0 = count_16[k.C_UPPER], count_16[k.C_DIGIT] + count_16[k.C_NUMBER]
         punctuation0 = count_16[k.C_PUNCTUATION] + count_16[k.C_SYMBOL]
         segment_chars = 0
@@ -137,67 +149,85 @@ def measure_lines(
         sentence_done = i
         break_at = end
         while i < end:
-            b = data_B[i]
-            if b < 0x80:
-                cp = np.int32(b)
-                n = 1
-            else:
-                cp, n = u.decode(data_B, i)
-                if class_U[cp] <= k.C_MARK:
-                    script_256[script_U[cp]] += 1
-                if cp == 0x2026:
-                    ellipses += 1
-            bits = marks_U[cp]
-            if bits & k.M_BREAK:
-                break_at = i
+            if i + 8 <= end:
+                # The letters, digits and spaces from here on, at most eight.
+                chunk = load8(data_B, i)
+                letters = letters_of(chunk) & ~chunk
+                digits = digits_of(chunk) & ~chunk
+                dark = (((chunk & L7F) ^ X20) + L7F) | chunk
+                rest = dark & ~(letters | digits) & H80
+                inside = H80 & ((rest & (ZERO - rest)) - ONE)
+                letters &= inside
+                dark &= inside
+                m = trailing(rest) >> 3
+                n_letters += ones(letters)
+                n_upper += ones(letters & ~(chunk << TWO))
+                n_digits += ones(digits & inside)
+                n_spaces += m - ones(dark)
+                words += ones(dark & ~((dark << EIGHT) | before))
+                if dark != ZERO:
+                    if first < 0:
+                        first = i + (trailing(dark) >> 3)
+                    last = i + 8 - (leading(dark) >> 3)
+                segment_chars += m
+                i += m
+                if m > 0:
+                    before = (dark >> np.uint64(8 * (m - 1))) & _FIRST
+                if m == 8:
+                    continue
+            while True:
+                b = data_B[i]
+                if b < 0x80:
+                    cp = np.int32(b)
+                    n = 1
+                    if b == 47:
+                        urls += is_url(data_B, segment_from, i)
+                    elif b == 91:
+                        mask |= k.P_BRACKET
+                    elif b == 123:
+                        mask |= k.P_CURLY
+                else:
+                    cp, n = u.decode(data_B, i)
+                bits = marks_U[cp]
+                if bits & k.M_BREAK:
+                    break_at = i
+                    break
+                c = class_U[cp]
+                count_16[c] += 1
+                segment_chars += 1
+                if b >= 0x80:
+                    if c <= k.C_MARK:
+                        script_256[script_U[cp]] += 1
+                    ellipses += cp == 0x2026
+                if bits & k.M_SPACE:
+                    before = ZERO
+                else:
+                    words += before == ZERO
+                    before = _FIRST
+                    last = i + n
+                    if first < 0:
+                        first = i
+                    if bits & k.M_SENTENCE:
+                        if b == 46:
+                            if i >= dots_until and i + 2 < end and data_B[i + 1] == 46 and data_B[i + 2] == 46:
+                                ellipses += 1
+                                dots_until = i + 3
+                            urls += is_url(data_B, segment_from, i)
+                        done = sentence_ends(data_B, i, n, cp, start, end, marks_U)
+                        if done:
+                            line_sentences += 1
+                            sentence_done = done
+                i += n
+                if i >= end or data_B[i] < 0x80:
+                    break
+            if break_at < end:
                 break
-            c = class_U[cp]
-            acc0 += lanes[c, 0]
-            acc1 += lanes[c, 1]
-            pending += 1
-            segment_chars += 1
-            if pending == 250:
-                for lane in range(8):
-                    count_16[lane] += (acc0 >> np.uint64(8 * lane)) & np.uint64(255)
-                    count_16[8 + lane] += (acc1 >> np.uint64(8 * lane)) & np.uint64(255)
-                acc0 = acc1 = np.uint64(0)
-                pending = 0
-            for j in range(i, i + n):
-                state = np.int64(next_ZW[state, byte_class[data_B[j]]])
-                if state >= first_output:
-                    found = output_Z[state]
-                    mask |= found
-                    if found & k.P_URL:
-                        urls += 1
-            if bits & k.M_SPACE:
-                outside = True
-                if line_seen or quirks:
-                    h = h * BASE + np.uint64(cp) + one
-                    line_chars += 1
-            else:
-                words += outside
-                outside = False
-                h = h * BASE + np.uint64(cp) + one
-                line_chars += 1
-                h_trim = h
-                trim_chars = line_chars
-                line_seen = True
-                last = i + n
-                if first < 0:
-                    first = i
-                if bits & k.M_SENTENCE:
-                    if b == 46 and i >= dots_until and i + 2 < end and data_B[i + 1] == 46 and data_B[i + 2] == 46:
-                        ellipses += 1
-                        dots_until = i + 3
-                    done = sentence_ends(data_B, i, n, cp, start, end, marks_U)
-                    if done:
-                        line_sentences += 1
-                        sentence_done = done
-            i += n
-        for lane in range(8):
-            count_16[lane] += (acc0 >> np.uint64(8 * lane)) & np.uint64(255)
-            count_16[8 + lane] += (acc1 >> np.uint64(8 * lane)) & np.uint64(255)
+        count_16[k.C_LOWER] += n_letters - n_upper
+        count_16[k.C_UPPER] += n_upper
+        count_16[k.C_DIGIT] += n_digits
+        count_16[k.C_SPACE] += n_spaces
         n_chars += segment_chars
+        line_chars += segment_chars
 
         # The break: one LF, or CR LF, or another.
         n_break_chars = 0
@@ -218,7 +248,10 @@ def measure_lines(
         # Facts of the segment (a line of str.splitlines).
         segments += 1
         blank = first < 0
+        n_trim = 0
         if not blank:
+            line_seen = True
+            mask |= find_phrases(data_B, segment_from, last, t.gram_G, t.place_E3, t.phrase_PW, t.fact_P2)
             nonblank += 1
             space_words += words
             n_trim = segment_chars
@@ -289,13 +322,13 @@ def measure_lines(
                 cited = stop - begin != last - first
                 ended = stop > begin
                 if ended and options & OPT_TERMINAL:
-                    cp, n = u.decode(edited_B, last_character(edited_B, begin, stop))
+                    cp, n = u.decode(view_B, last_character(view_B, begin, stop))
                     ended = marks_U[cp] & k.M_END != 0 and not (
-                        data_B[last - 1] == 46 and ends_with_ellipsis(edited_B, begin, stop)
+                        data_B[last - 1] == 46 and ends_with_ellipsis(view_B, begin, stop)
                     )
                 n_words = words
                 if cited and options & OPT_COUNT_AFTER:
-                    n_words = count_words(edited_B, begin, stop, marks_U)
+                    n_words = count_words(view_B, begin, stop, marks_U)
                 if options & OPT_TERMINAL and not ended:
                     why = k.R_NO_TERMINAL
                 elif n_words < min_line_words:
@@ -313,7 +346,7 @@ def measure_lines(
                 cited = stop - begin != last - first
                 cited_from, cited_to = begin, stop
                 if options & OPT_SPACY:
-                    line_sentences = spacy_sentences(edited_B, begin, stop, x, pieces_3xP)
+                    line_sentences = spacy_sentences(view_B, begin, stop, x, pieces_3xP)
                 edited_sentences += line_sentences
                 removed_RD[k.R_CITATION, d] += (last - first) - (stop - begin)
                 at = stop
@@ -330,16 +363,14 @@ def measure_lines(
         line_to = break_at
         if quirks and break_at < end:
             is_lf = data_B[i - 1] == 10
-            if not is_lf or n_break_chars == 2:
-                cp, n = u.decode(data_B, break_at)
-                h = h * BASE + np.uint64(cp) + one
-                line_chars += 1
+            line_chars += not is_lf or n_break_chars == 2
             if not is_lf and i < end:
                 continue
             line_to = i - 1 if is_lf else i
-        key, chars = (h, line_chars) if quirks else (h_trim, trim_chars)
+        chars = line_chars if quirks else n_trim
         counted = line_chars > 0 if quirks else line_seen
         if counted:
+            key = span_hash(data_B, line_from, line_to) if quirks else span_hash(data_B, first, last)
             rule_lines += 1
             seen, used = remember(key_K, state_K, mask_K, room, key)
             room -= used
@@ -355,8 +386,8 @@ def measure_lines(
                 rule_nonblank += 1
                 stop = line_to if quirks else last
                 if filtered and cited:
-                    chars = characters(edited_B, cited_from, cited_to)
-                    terminal += line_is_terminal(edited_B, cited_from, cited_to, marks_U, True)
+                    chars = characters(view_B, cited_from, cited_to)
+                    terminal += line_is_terminal(view_B, cited_from, cited_to, marks_U, True)
                 else:
                     terminal += line_is_terminal(data_B, line_from, stop, marks_U, not quirks)
                 short += chars <= 30
@@ -372,8 +403,7 @@ def measure_lines(
                 paragraph_copied_chars += paragraph_chars
             paragraph_h = np.uint64(0)
             paragraph_chars = 0
-        h = h_trim = np.uint64(0)
-        line_chars = trim_chars = 0
+        line_chars = 0
         line_seen = False
         line_from = i
 
@@ -389,8 +419,8 @@ def measure_lines(
         )
     if edit == EDIT_C4:
         while at > edited_at:
-            j = last_character(edited_B, edited_at, at)
-            cp, n = u.decode(edited_B, j)
+            j = last_character(view_B, edited_at, at)
+            cp, n = u.decode(view_B, j)
             if not marks_U[cp] & k.M_SPACE:
                 break
             at = j

@@ -4,9 +4,9 @@ Three ways to cut, chosen by the preset: `segment_unicode` (UAX #29 words; dicti
 units for Japanese, Thai, Lao, Khmer and Burmese; Korean by spaces), `segment_spaces` (``str.split``) and
 `words_spacy.segment_spacy` (what spaCy's English tokenizer does).
 
-A word is handed to `emit`, which counts it and stores two numbers: a polynomial hash over its code points and its
-length in characters. The text of a word is never copied. Words beyond the capacity of the store are counted but
-not stored. One pass, O(bytes).
+A word is handed to `emit`, which counts it and stores two numbers: the hash of its bytes (`bits.span_hash`) and its
+length in characters. The text of a word is never copied. Words of ASCII are read, hashed and classified eight bytes
+at a time. Words beyond the capacity of the store are counted but not stored. One pass, O(bytes).
 
 Legend: ``data_B`` uint8 valid UTF-8; ``word_class_U`` and ``flags_U`` uint8 by code point (`word_tables`);
 ``acc_A`` int64 accumulators (``A_*``); ``lengths_257`` int64 histogram of word lengths (256: longer);
@@ -25,10 +25,29 @@ import numpy.typing as npt
 from numba import njit
 
 from gristmill.stages.kernels import unicode as u
+from gristmill.stages.kernels.bits import (
+    EIGHT,
+    H80,
+    SEED,
+    TWO,
+    ZERO,
+    digits_of,
+    first_bytes,
+    fold,
+    inner,
+    letters_of,
+    load1,
+    load8,
+    span_hash,
+    trailing,
+)
 from gristmill.stages.kernels.words_chinese import segment_han
 
 BASE = np.uint64(0x9E3779B97F4A7C15 | 1)
-"""Base of the polynomial hash, odd, modulo 2**64."""
+"""Base of the polynomial hash of spaCy's special cases, odd, modulo 2**64."""
+
+_SIX, _MORE, _LEAD3, _LEAD4, _BYTE = (np.uint64(n) for n in (0x3F, 0x80, 0xE0, 0xF0, 0xFF))
+_SIX_BITS, _TWELVE, _SIXTEEN, _EIGHTEEN, _WIDEST3 = (np.uint64(n) for n in (6, 12, 16, 18, 0xFFFF))
 
 FLAG_ALPHA, FLAG_DIGIT, FLAG_UPPER, FLAG_LOWER = 1, 2, 4, 8
 FLAG_WORD, FLAG_NOT_PUNCTUATION, FLAG_SPACE, FLAG_SENTENCE_MARK = 16, 32, 64, 128
@@ -124,34 +143,29 @@ def _joins() -> npt.NDArray[np.uint8]:
     return table
 
 
-@njit(nogil=True, cache=True)
+@inner
 def emit(
-    acc_A: Any, lengths_257: Any, t_hash_T: Any, t_chars_T: Any,
-    h: Any, n_chars: Any, flags: Any, is_word: Any, store: Any,
-) -> None:  # fmt: skip
-    """Count one token and store it if `store`."""
+    acc_A: Any, lengths_257: Any, t_hash_T: Any, t_chars_T: Any, h: Any, n_chars: Any, flags: Any, is_word: Any
+) -> None:
+    """Count one token and store it."""
     acc_A[A_TOKENS] += 1
-    if flags & FLAG_ALPHA:
-        acc_A[A_ALPHA] += 1
+    acc_A[A_ALPHA] += flags & FLAG_ALPHA != 0
     if is_word:
         acc_A[A_WORDS] += 1
         acc_A[A_WORD_CHARS] += n_chars
         lengths_257[min(n_chars, 256)] += 1
         if n_chars > acc_A[A_LONGEST]:
             acc_A[A_LONGEST] = n_chars
-        if flags & FLAG_DIGIT and not flags & FLAG_ALPHA:
-            acc_A[A_NUMERIC] += 1
-        if flags & FLAG_UPPER and not flags & FLAG_LOWER and n_chars > 1:
-            acc_A[A_CAPITALS] += 1
-    if store:
-        k = acc_A[A_STORED]
-        if k < len(t_hash_T):
-            t_hash_T[k] = h
-            t_chars_T[k] = n_chars
-            acc_A[A_STORED] = k + 1
+        acc_A[A_NUMERIC] += flags & (FLAG_DIGIT | FLAG_ALPHA) == FLAG_DIGIT
+        acc_A[A_CAPITALS] += flags & (FLAG_UPPER | FLAG_LOWER) == FLAG_UPPER and n_chars > 1
+    k = acc_A[A_STORED]
+    if k < len(t_hash_T):
+        t_hash_T[k] = h
+        t_chars_T[k] = n_chars
+        acc_A[A_STORED] = k + 1
 
 
-@njit(nogil=True, cache=True)
+@inner
 def next_class(data_B: Any, i: Any, end: Any, word_class_U: Any) -> Any:
     """Return the word class of the first character from byte `i` that WB4 does not skip (0 at the end)."""
     while i < end:
@@ -163,7 +177,29 @@ def next_class(data_B: Any, i: Any, end: Any, word_class_U: Any) -> Any:
     return np.uint8(0)
 
 
-@njit(nogil=True, cache=True)
+@inner
+def points_hash(han_S: Any, start: Any, end: Any) -> Any:
+    """Return the hash of Han characters, that of their UTF-8 bytes (three or four each)."""
+    h = SEED
+    chunk = ZERO
+    filled = 0
+    for j in range(start, end):
+        cp = np.uint64(han_S[j])
+        one = ((cp & _SIX) | _MORE) << _SIXTEEN | ((cp >> _SIX_BITS & _SIX) | _MORE) << EIGHT | (cp >> _TWELVE | _LEAD3)
+        n_bits = 24
+        if cp > _WIDEST3:
+            one = (one & ~_BYTE | (cp >> _TWELVE & _SIX) | _MORE) << EIGHT | (cp >> _EIGHTEEN | _LEAD4)
+            n_bits = 32
+        chunk |= one << np.uint64(filled)
+        filled += n_bits
+        if filled >= 64:
+            h = fold(h, chunk)
+            filled -= 64
+            chunk = one >> np.uint64(n_bits - filled) if filled else ZERO
+    return fold(h, chunk | ~first_bytes(filled >> 3)) if filled else h
+
+
+@inner
 def starts_unit(word_class: Any, cp: Any, previous: Any, following: Any) -> Any:
     """Return whether an orthographic unit starts at `cp`, between its neighbours in the same run.
 
@@ -183,7 +219,7 @@ def starts_unit(word_class: Any, cp: Any, previous: Any, following: Any) -> Any:
     return base and previous != 0x1039 and following != 0x103A and following != 0x1039
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=False)
 def segment_unicode(
     data_B: Any, start: Any, end: Any, word_class_U: Any, flags_U: Any, join_CC: Any, japanese: Any,
     trie_edge_K: Any, trie_first_F: Any, trie_score_N: Any, han_S: Any, han_best_S: Any, han_next_S: Any,
@@ -196,25 +232,28 @@ def segment_unicode(
     (`words_chinese`), or into characters where the trie is empty.
     """
     i = start
-    one = np.uint64(1)
     # Words of a Han run that are still to be handed out: characters run_at .. run_end of han_S.
     run_at = run_end = 0
     while i < end or run_at < run_end:
         n_chars = 1
+        begin = i
+        # The hash is made of the word's bytes, at the end of the loop unless it is known here.
+        hashed = False
+        h = SEED
         if run_at < run_end:
-            h = np.uint64(0)
             stop = np.int64(han_next_S[run_at])
-            for j in range(run_at, stop):
-                h = h * BASE + np.uint64(han_S[j]) + one
+            h = points_hash(han_S, run_at, stop)
+            hashed = True
             n_chars = stop - run_at
             run_at = stop
             flags = np.uint8(FLAG_ALPHA | FLAG_WORD)
             c = np.uint8(HAN_WORD)
+            n = 0
+            cp = np.int32(0)
         else:
             cp, n = u.decode(data_B, i)
             c = word_class_U[cp]
             flags = flags_U[cp]
-            h = np.uint64(cp) + one
         # One call of emit at the end of the loop: with several, the compiler does not fold it in.
         if c == HAN_WORD:
             pass
@@ -227,22 +266,56 @@ def segment_unicode(
             if flags & FLAG_SPACE:
                 continue
         elif c < WC_HAN:
-            i += n
-            begin = i
-            while i < end and c != u.WB_KATAKANA:
-                b = data_B[i]
-                bits = flags_U[b]
-                if b >= 0x80 or not bits & FLAG_WORD:
-                    break
-                flags |= bits
-                h = h * BASE + np.uint64(b) + one
-                i += 1
-            if i > begin:
-                n_chars += i - begin
+            if n == 1 and flags & FLAG_WORD:
+                # Letters and digits of ASCII, eight bytes at a time.
+                digit = upper = lower = ZERO
+                while True:
+                    if i + 8 <= end:
+                        chunk = load8(data_B, i)
+                    else:
+                        chunk = ZERO
+                        for j in range(end - i):
+                            chunk |= load1(data_B, i + j) << np.uint64(8 * j)
+                    letters = letters_of(chunk)
+                    digits = digits_of(chunk)
+                    m = trailing((~(letters | digits) | chunk) & H80) >> 3
+                    if m == 0:
+                        break
+                    kept = first_bytes(m)
+                    chunk |= ~kept
+                    inside = H80 & kept
+                    digit |= digits & inside
+                    letters &= inside
+                    lower |= letters & (chunk << TWO)
+                    upper |= letters & ~(chunk << TWO)
+                    h = fold(h, chunk)
+                    i += m
+                    if m < 8:
+                        break
+                n_chars = i - begin
+                hashed = True
+                flags = np.uint8(
+                    FLAG_WORD
+                    | (FLAG_ALPHA if (upper | lower) != ZERO else 0)
+                    | (FLAG_DIGIT if digit != ZERO else 0)
+                    | (FLAG_UPPER if upper != ZERO else 0)
+                    | (FLAG_LOWER if lower != ZERO else 0)
+                )
                 c = word_class_U[data_B[i - 1]]
-            while i < end:
+                if i < end and data_B[i] == 32:
+                    i += 1  # nothing joins a space
+                    c = np.uint8(0)
+            else:
+                i += n
+            while i < end and c != 0:
                 cp, n = u.decode(data_B, i)
                 c2 = word_class_U[cp]
+                if c2 == u.WB_ALETTER and c == u.WB_ALETTER:
+                    flags |= flags_U[cp]
+                    n_chars += 1
+                    i += n
+                    hashed = False
+                    continue
                 what = join_CC[c, c2]
                 if what == BREAK:
                     break
@@ -250,25 +323,25 @@ def segment_unicode(
                     after = next_class(data_B, i + n, end, word_class_U)
                     letter = after == u.WB_ALETTER or after == u.WB_HEBREW_LETTER
                     if what == HEBREW_QUOTE:
-                        c = u.WB_EXTENDNUMLET if letter else u.WB_SINGLE_QUOTE
+                        c = np.uint8(u.WB_EXTENDNUMLET if letter else u.WB_SINGLE_QUOTE)
                     elif what == MIDDLE_LETTER:
                         if not letter:
                             break
-                        c = u.WB_EXTENDNUMLET
+                        c = np.uint8(u.WB_EXTENDNUMLET)
                     elif what == MIDDLE_NUMBER:
                         if after != u.WB_NUMERIC:
                             break
-                        c = u.WB_EXTENDNUMLET
+                        c = np.uint8(u.WB_EXTENDNUMLET)
                     else:
                         if after != u.WB_HEBREW_LETTER:
                             break
-                        c = u.WB_EXTENDNUMLET
+                        c = np.uint8(u.WB_EXTENDNUMLET)
                 elif what == JOIN:
                     c = c2
                 flags |= flags_U[cp]
-                h = h * BASE + np.uint64(cp) + one
                 n_chars += 1
                 i += n
+                hashed = False
         elif c == WC_HAN and not japanese:
             i = segment_han(
                 data_B, i, end, word_class_U, trie_edge_K, trie_first_F, trie_score_N,
@@ -296,27 +369,27 @@ def segment_unicode(
                 elif n_chars >= 64:
                     break
                 flags |= flags_U[cp]
-                h = h * BASE + np.uint64(cp) + one
                 n_chars += 1
                 previous = cp
                 i += n
         if flags & FLAG_WORD:
-            emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, True, True)
+            if not hashed:
+                h = span_hash(data_B, begin, i)
+            emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, True)
         else:
             acc_A[A_TOKENS] += 1
             acc_A[A_ALPHA] += flags & FLAG_ALPHA != 0
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=False)
 def segment_spaces(
     data_B: Any, start: Any, end: Any, flags_U: Any,
     acc_A: Any, lengths_257: Any, t_hash_T: Any, t_chars_T: Any,
 ) -> None:  # fmt: skip
     """Cut ``data_B[start:end]`` as ``str.split()`` does; every piece is a word."""
     i = start
-    one = np.uint64(1)
     while i < end:
-        h = np.uint64(0)
+        begin = stop = i
         n_chars = 0
         flags = np.uint8(0)
         while i < end:
@@ -326,7 +399,7 @@ def segment_spaces(
             if bits & FLAG_SPACE:
                 break
             flags |= bits
-            h = h * BASE + np.uint64(cp) + one
             n_chars += 1
+            stop = i
         if n_chars:
-            emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, True, True)
+            emit(acc_A, lengths_257, t_hash_T, t_chars_T, span_hash(data_B, begin, stop), n_chars, flags, True)

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit
 
+from gristmill.stages.kernels.bits import inner
 from gristmill.stages.kernels.unicode import decode
 
 DICTIONARY_PATH = Path(__file__).with_name("words_chinese.npz")
@@ -41,7 +42,7 @@ class Trie(NamedTuple):
     score_N: npt.NDArray[np.float64]
 
 
-@njit(nogil=True, cache=True)
+@inner
 def _find(edge_K: Any, node: Any, cp: Any) -> Any:
     """Return the child of `node` (not the root) over `cp`, or -1."""
     if cp < 0x2E80 or cp > 0x2E80 + 0xFFFF:
@@ -105,7 +106,7 @@ def empty_trie() -> Trie:
     return Trie(np.zeros(2, np.uint64), np.full(1 << 16, -1, np.int32), np.zeros(1))
 
 
-@njit(nogil=True, cache=True)
+@inner
 def segment_han(
     data_B: Any, start: Any, end: Any, word_class_U: Any, edge_K: Any, first_F: Any, score_N: Any,
     han_S: Any, han_best_S: Any, han_next_S: Any,

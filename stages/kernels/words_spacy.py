@@ -17,6 +17,7 @@ from numba import njit
 
 from gristmill.stages.kernels import unicode as u
 from gristmill.stages.kernels import words as w
+from gristmill.stages.kernels.bits import inner, span_hash
 from gristmill.stages.kernels.words_spacy_tables import (
     B_ALPHA,
     B_BEFORE_STOP,
@@ -39,7 +40,7 @@ MAX_PIECES = 1024
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def before(data_B: Any, start: Any, i: Any) -> Any:
     """Return the byte position of the character before `i`."""
     i -= 1
@@ -48,7 +49,7 @@ def before(data_B: Any, start: Any, i: Any) -> Any:
     return i
 
 
-@njit(nogil=True, cache=True)
+@inner
 def bits_at(data_B: Any, i: Any, stop: Any, spacy_U: Any) -> Any:
     """Return the bits of the character at `i`, 0 at the end."""
     if i >= stop:
@@ -57,7 +58,7 @@ def bits_at(data_B: Any, i: Any, stop: Any, spacy_U: Any) -> Any:
     return spacy_U[cp]
 
 
-@njit(nogil=True, cache=True)
+@inner
 def find_special(data_B: Any, start: Any, stop: Any, special_key_H: Any) -> Any:
     """Return the slot of the special case that the bytes spell, or -1."""
     if stop - start > 24 or stop - start < 2:
@@ -71,7 +72,7 @@ def find_special(data_B: Any, start: Any, stop: Any, special_key_H: Any) -> Any:
     return special_slot(h, special_key_H)
 
 
-@njit(nogil=True, cache=True)
+@inner
 def prefix_length(data_B: Any, i: Any, stop: Any, spacy_U: Any) -> Any:
     """Return the bytes of the prefix at `i`, or 0."""
     cp, n = u.decode(data_B, i)
@@ -92,7 +93,7 @@ def prefix_length(data_B: Any, i: Any, stop: Any, spacy_U: Any) -> Any:
     return 0
 
 
-@njit(nogil=True, cache=True)
+@inner
 def suffix_length(data_B: Any, start: Any, stop: Any, spacy_U: Any, unit_key_N: Any) -> Any:
     """Return the bytes of the longest suffix of the chunk, or 0."""
     i = before(data_B, start, stop)
@@ -154,7 +155,7 @@ def suffix_length(data_B: Any, start: Any, stop: Any, spacy_U: Any, unit_key_N: 
     return longest
 
 
-@njit(nogil=True, cache=True)
+@inner
 def is_address(data_B: Any, start: Any, stop: Any, spacy_U: Any) -> Any:
     """Return whether the chunk is an address: [scheme://][user@]host.tld[:port][/path]."""
     dot = False
@@ -184,7 +185,7 @@ def is_address(data_B: Any, start: Any, stop: Any, spacy_U: Any) -> Any:
     return False
 
 
-@njit(nogil=True, cache=True)
+@inner
 def host_matches(data_B: Any, start: Any, stop: Any, spacy_U: Any) -> Any:
     """Return whether host, port and path fill ``[start, stop)``."""
     i = start
@@ -226,7 +227,7 @@ def host_matches(data_B: Any, start: Any, stop: Any, spacy_U: Any) -> Any:
     return i == stop or data_B[i] == 47 or data_B[i] == 63 or data_B[i] == 35
 
 
-@njit(nogil=True, cache=True)
+@inner
 def infix_length(data_B: Any, start: Any, i: Any, stop: Any, spacy_U: Any) -> Any:
     """Return the bytes of the infix at `i`, or 0."""
     cp, n = u.decode(data_B, i)
@@ -275,7 +276,7 @@ def infix_length(data_B: Any, start: Any, i: Any, stop: Any, spacy_U: Any) -> An
     return 0
 
 
-@njit(nogil=True, cache=True)
+@inner
 def push(from_P: Any, to_P: Any, n: Any, start: Any, stop: Any) -> Any:
     """Append a piece; past the room the last piece grows."""
     if stop <= start:
@@ -288,7 +289,7 @@ def push(from_P: Any, to_P: Any, n: Any, start: Any, stop: Any) -> Any:
     return n + 1
 
 
-@njit(nogil=True, cache=True)
+@inner
 def push_special(data_B: Any, start: Any, stop: Any, cut: Any, from_P: Any, to_P: Any, n: Any) -> Any:
     """Append the pieces of a special case."""
     i = start
@@ -306,7 +307,7 @@ def push_special(data_B: Any, start: Any, stop: Any, cut: Any, from_P: Any, to_P
     return n
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=False)
 def cut_chunk(
     data_B: Any, start: Any, stop: Any, spacy_U: Any, special_key_H: Any, special_cut_H: Any, unit_key_N: Any,
     joint_256x256: Any, from_P: Any, to_P: Any, suffix_P: Any,
@@ -380,7 +381,7 @@ def cut_chunk(
     return n
 
 
-@njit(nogil=True, cache=True)
+@inner
 def join_specials(
     data_B: Any, special_key_H: Any, special_cut_H: Any, joint_256x256: Any, from_P: Any, to_P: Any, n: Any
 ) -> Any:
@@ -402,7 +403,7 @@ def join_specials(
     return kept
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=False)
 def next_chunk(data_B: Any, i: Any, end: Any, spacy_U: Any) -> Any:
     """Return the bounds of the next chunk between white space; empty at the end."""
     while i < end:
@@ -419,13 +420,12 @@ def next_chunk(data_B: Any, i: Any, end: Any, spacy_U: Any) -> Any:
     return start, i
 
 
-@njit(nogil=True, cache=True)
+@inner
 def easy_chunk(data_B: Any, start: Any, end: Any, special_key_H: Any) -> Any:
-    """Return (letters, marks, hash) of a chunk at `start` that is ASCII letters and at most one mark, (0, 0, 0) else.
+    """Return (letters, marks) of a chunk at `start` that is ASCII letters and at most one mark, (0, 0) else.
 
     Such a chunk that is no special case is one token, and one for the mark: no affix or infix applies.
     """
-    none = np.uint64(0)
     h = np.uint64(0)
     i = start
     while i < end:
@@ -437,7 +437,7 @@ def easy_chunk(data_B: Any, start: Any, end: Any, special_key_H: Any) -> Any:
         i += 1
     letters = i - start
     if letters == 0:
-        return 0, 0, none
+        return 0, 0
     marks = 0
     whole = h
     if i < end and data_B[i] != 32 and data_B[i] != 10:
@@ -445,19 +445,19 @@ def easy_chunk(data_B: Any, start: Any, end: Any, special_key_H: Any) -> Any:
         if b == 46:
             last = data_B[i - 1]
             if not (last >= 97 or (letters > 1 and data_B[i - 2] < 97)):
-                return 0, 0, none
+                return 0, 0
         elif b != 44 and b != 58 and b != 59 and b != 33 and b != 63:
-            return 0, 0, none
+            return 0, 0
         if i + 1 < end and data_B[i + 1] != 32 and data_B[i + 1] != 10:
-            return 0, 0, none
+            return 0, 0
         whole = h * w.BASE + np.uint64(b) + np.uint64(1)
         marks = 1
     if letters <= 12 and (special_slot(h, special_key_H) >= 0 or (marks and special_slot(whole, special_key_H) >= 0)):
-        return 0, 0, none
-    return letters, marks, h
+        return 0, 0
+    return letters, marks
 
 
-@njit(nogil=True, cache=True)
+@inner
 def special_slot(h: Any, special_key_H: Any) -> Any:
     """Return the slot of the special case with this hash, or -1."""
     slot = np.int64((h * _MIX) >> np.uint64(50))
@@ -468,7 +468,7 @@ def special_slot(h: Any, special_key_H: Any) -> Any:
     return np.int64(-1)
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=False)
 def spacy_sentences(data_B: Any, start: Any, end: Any, x: Any, pieces_3xP: Any) -> Any:
     """Return the number of sentences that spaCy's sentencizer finds.
 
@@ -484,7 +484,7 @@ def spacy_sentences(data_B: Any, start: Any, end: Any, x: Any, pieces_3xP: Any) 
         if data_B[i] == 32 or data_B[i] == 10:
             i += 1
             continue
-        letters, marks, _h = easy_chunk(data_B, i, end, special_key_H)
+        letters, marks = easy_chunk(data_B, i, end, special_key_H)
         if letters:
             any_token = True
             sentences += seen
@@ -525,7 +525,7 @@ def spacy_sentences(data_B: Any, start: Any, end: Any, x: Any, pieces_3xP: Any) 
     return sentences if any_token else 0
 
 
-@njit(nogil=True, cache=True)
+@njit(nogil=True, cache=True, _nrt=False)
 def segment_spacy(
     data_B: Any, start: Any, end: Any, flags_U: Any, x: Any, pieces_3xP: Any,
     acc_A: Any, lengths_257: Any, t_hash_T: Any, t_chars_T: Any,
@@ -539,28 +539,27 @@ def segment_spacy(
     # One call of emit at the end of the loop: with several, the compiler does not fold it in.
     while i < end or piece < n or mark >= 0:
         if mark >= 0:
-            h = np.uint64(data_B[mark]) + np.uint64(1)
+            begin = mark
+            stop = mark + 1
             flags = flags_U[data_B[mark]]
             n_chars = np.int64(1)
             mark = np.int64(-1)
         elif piece < n:
-            at = from_P[piece]
+            begin = at = from_P[piece]
             stop = to_P[piece]
             piece += 1
-            h = np.uint64(0)
             n_chars = np.int64(0)
             flags = np.uint8(0)
             while at < stop:
                 cp, m = u.decode(data_B, at)
                 flags |= flags_U[cp]
-                h = h * w.BASE + np.uint64(cp) + np.uint64(1)
                 n_chars += 1
                 at += m
         else:
             if data_B[i] == 32 or data_B[i] == 10:
                 i += 1
                 continue
-            letters, marks, h = easy_chunk(data_B, i, end, special_key_H)
+            letters, marks = easy_chunk(data_B, i, end, special_key_H)
             if letters == 0:
                 a, i = next_chunk(data_B, i, end, spacy_U)
                 piece = n = 0
@@ -574,9 +573,12 @@ def segment_spacy(
             for j in range(i, i + letters):
                 flags |= flags_U[data_B[j]]
             n_chars = np.int64(letters)
+            begin = np.int64(i)
             i += letters
+            stop = np.int64(i)
             if marks:
                 mark = np.int64(i)
                 i += 1
         is_word = flags & w.FLAG_NOT_PUNCTUATION != 0
-        w.emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, is_word, True)
+        h = span_hash(data_B, begin, stop)
+        w.emit(acc_A, lengths_257, t_hash_T, t_chars_T, h, n_chars, flags, is_word)
