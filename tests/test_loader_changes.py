@@ -91,7 +91,7 @@ class Trainer:
                 assert count == min(n, len(mine) - epoch * n)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=15)
 @given(st.randoms(use_true_random=False))
 def test_any_course_of_changes_repeats_nothing_and_loses_nothing(roots: dict[str, Path], random: random.Random) -> None:
     def some_weights(names: list[str]) -> dict[str, float]:
