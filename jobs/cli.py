@@ -40,7 +40,7 @@ def run(
     pipeline: PipelineFile,
     output: Output = None,
     settings: Settings = None,
-    master: Annotated[str | None, typer.Option(help="Spark master; default local[*]")] = None,
+    master: Annotated[str | None, typer.Option(help="Spark master; default: all local cores")] = None,
 ) -> None:
     """Run a pipeline: what is up to date is skipped, what was interrupted is resumed."""
     from gristmill.pipelines.report import ConsoleReporter, ledger_table, result_tree

@@ -19,6 +19,8 @@ from typing import Any
 from gristmill.stages.errors import ConfigError
 
 MIN_JAVA = 17
+LOCAL_MASTER = "local[*,2]"
+"""All cores of this machine; a task whose worker was killed runs a second time, as on a cluster."""
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
@@ -79,7 +81,7 @@ def _java_version(java: Path) -> int:
 def session(app_name: str = "gristmill", master: str | None = None, conf: dict[str, str] | None = None) -> Any:
     """Return the SparkSession, starting one if there is none.
 
-    `master` defaults to what spark-submit gave, else ``local[*]``. `conf` overrides our settings.
+    `master` defaults to what spark-submit gave, else `LOCAL_MASTER`. `conf` overrides our settings.
 
     Raises:
         ConfigError: no suitable Java, or pyspark is not installed.
@@ -96,7 +98,7 @@ def session(app_name: str = "gristmill", master: str | None = None, conf: dict[s
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYTHONHASHSEED", "0")
     base = SparkConf()
-    where = master or base.get("spark.master", None) or "local[*]"
+    where = master or base.get("spark.master", None) or LOCAL_MASTER
     settings = dict(SETTINGS)
     if where.startswith("local"):
         settings |= LOCAL_SETTINGS | {

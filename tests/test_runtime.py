@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pyspark
 
+from gristmill.stages import runtime
 from gristmill.stages.worker_daemon import installed_first
 
 
@@ -30,3 +32,9 @@ def test_workers_have_it_all_imported_before_their_first_task(spark: Any) -> Non
 
     found = spark.sparkContext.parallelize(range(2), 2).mapPartitions(look).collect()
     assert found == [(True, pyspark.__file__)] * 2
+
+
+def test_a_killed_worker_is_tried_again_by_default(spark: Any) -> None:
+    assert runtime._n_local(runtime.LOCAL_MASTER) == os.cpu_count()
+    scheduler = spark._jvm.org.apache.spark.SparkMasterRegex.LOCAL_N_FAILURES_REGEX()
+    assert scheduler.findFirstMatchIn(runtime.LOCAL_MASTER).get().group(2) == "2"
