@@ -3,6 +3,7 @@
     python benchmarks/loader.py throughput --dir /tmp/bench      ours, a torch memmap DataLoader, Megatron-Core's
                                                                  GPTDataset, mosaicml-streaming, litdata
     python benchmarks/loader.py start --dir /tmp/bench           first batch and resume, 10^9 sequences, 64 sources
+    python benchmarks/loader.py start-peers --dir /tmp/bench     the same of two peers, 10^6 and 10^7 sequences, one source
     python benchmarks/loader.py pacing --dir /tmp/bench          p99.9 of next() with a consumer that takes 5 ms
     python benchmarks/loader.py fit --shards out/pack-...        best-fit plan of 10^7 documents of these lengths
 
@@ -16,6 +17,7 @@ array.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import resource
@@ -32,6 +34,7 @@ import numpy as np
 
 from gristmill.packing import Loader, ShardWriter, TokenSpec, open_shards, shard_name, shard_set_manifest
 from gristmill.packing.fit import plan_documents
+from gristmill.packing.format import encode_index
 
 VOCABULARY = 32_000
 SPEC = TokenSpec(VOCABULARY, 0, "benchmark")
@@ -40,7 +43,7 @@ SPEC = TokenSpec(VOCABULARY, 0, "benchmark")
 def main() -> None:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["throughput", "start", "pacing", "fit", "one"])
+    parser.add_argument("what", choices=["throughput", "start", "start-peers", "pacing", "fit", "one", "one-peer"])
     parser.add_argument("--dir", default=str(Path(tempfile.gettempdir()) / "gristmill-loader-benchmark"))
     parser.add_argument("--tokens", type=int, default=100_000_000)
     parser.add_argument("--lengths", type=int, nargs="+", default=[2048, 8192])
@@ -49,12 +52,17 @@ def main() -> None:
     parser.add_argument("--peers", nargs="*", default=list(PEERS), choices=list(PEERS))
     parser.add_argument("--shards", help="take the documents' lengths for `fit` from this set; log-normal without it")
     parser.add_argument("--resume", type=int, default=0)
+    parser.add_argument("--sequences", type=int, default=10**6)
     given = parser.parse_args()
     root = Path(given.dir)
     if given.what == "throughput":
         throughput(root, given)
     elif given.what == "start":
         start(root)
+    elif given.what == "start-peers":
+        start_peers(root)
+    elif given.what == "one-peer":
+        one_peer_start(root, given.peers[0], given.sequences)
     elif given.what == "pacing":
         pacing(root, given.tokens)
     elif given.what == "one":
@@ -216,6 +224,13 @@ def memmap_2(root: Path, folder: Path, s: int, batch: int) -> Callable[[], Itera
 
 def gpt_dataset(root: Path, folder: Path, s: int, batch: int) -> Callable[[], Iterator[Any]]:
     """Megatron-Core GPTDataset (ids, labels, positions)."""
+    import megatron.core.datasets.gpt_dataset  # noqa: F401
+
+    return lambda: megatron_batches(folder / shard_name(0), root / f"megatron-cache-{s}", s, batch)
+
+
+def megatron_batches(path: Path, cache: Path, s: int, batch: int) -> Iterator[Any]:
+    """Yield batches of a `GPTDataset` over one `.bin/.idx` pair, whose index it keeps in `cache`."""
     import torch
     from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
     from megatron.core.datasets.indexed_dataset import IndexedDataset
@@ -230,7 +245,7 @@ def gpt_dataset(root: Path, folder: Path, s: int, batch: int) -> Callable[[], It
         random_seed=1,
         sequence_length=s,
         split="1,0,0",
-        path_to_cache=str(root / f"megatron-cache-{s}"),
+        path_to_cache=str(cache),
         tokenizer=Words(),
         reset_position_ids=True,
         reset_attention_mask=False,
@@ -238,17 +253,10 @@ def gpt_dataset(root: Path, folder: Path, s: int, batch: int) -> Callable[[], It
         create_attention_mask=False,
         allow_ambiguous_pad_tokens=True,
     )
-    indexed = IndexedDataset(str(folder / shard_name(0)))
-    made = GPTDataset(
-        indexed, str(folder / shard_name(0)), np.arange(len(indexed), dtype=np.int32), None, Split.train, config
-    )
-
-    def batches() -> Iterator[Any]:
-        loader = torch.utils.data.DataLoader(made, batch_size=batch)
-        while True:
-            yield from loader
-
-    return batches
+    indexed = IndexedDataset(str(path))
+    made = GPTDataset(indexed, str(path), np.arange(len(indexed), dtype=np.int32), None, Split.train, config)
+    while True:
+        yield from torch.utils.data.DataLoader(made, batch_size=batch)
 
 
 def streaming(root: Path, folder: Path, s: int, batch: int) -> Callable[[], Iterator[Any]]:
@@ -317,7 +325,6 @@ def sparse_sources(root: Path) -> dict[str, Path]:
         canonical_json,
         crc32,
         digest,
-        encode_index,
         pack_block_sums,
     )
     from gristmill.packing.table import write_table
@@ -403,6 +410,70 @@ def one_start(root: Path, resume: int) -> None:
             {"ms": ms, "cpu_ms": cpu_ms, "mb": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024}
         )
     )
+
+
+def start_peers(root: Path) -> None:
+    """Print time to the first batch and growth of memory of two peers; each twice, since what they build they keep."""
+    print(f"peers: sequences of {START_LENGTH:,} in one source, 8 rows a batch, new process each, after imports:")
+    for name, n in itertools.product(("gpt-dataset", "streaming"), (10**6, 10**7)):
+        for again in ("", "first time", "again"):
+            command = [sys.executable, __file__, "one-peer", "--dir", str(root), "--peers", name, "--sequences", str(n)]
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
+            if ran.returncode:
+                print(f"  {name}: {(ran.stderr.strip().splitlines() or ['failed'])[-1]}")
+                break
+            if not ran.stdout:  # the files have been written
+                continue
+            run = json.loads(ran.stdout.splitlines()[-1])
+            print(f"  {name}, {n:,} sequences, {again}: first batch after {run['ms']:,.0f} ms, "
+                  f"resident memory +{run['mb']:,.0f} MB", flush=True)  # fmt: skip
+
+
+def one_peer_start(root: Path, name: str, n: int) -> None:
+    """Print the figures of one start of a peer as JSON; if there are no files of this size yet, write them instead."""
+    import torch
+
+    folder = root / f"start-{name}-{n}"
+    fresh = not folder.exists()
+    if name == "gpt-dataset":
+        import megatron.core.datasets.gpt_dataset  # noqa: F401
+
+        folder.mkdir(parents=True, exist_ok=True)
+        lengths = np.full(n // 10, 10 * START_LENGTH, np.int64)
+        if not (folder / "tokens.bin").exists():
+            (folder / "tokens.idx").write_bytes(encode_index(lengths, np.arange(1, len(lengths) + 1), "uint16"))
+            with (folder / "tokens.bin").open("wb") as stream:
+                stream.truncate(2 * int(lengths.sum()))
+    else:
+        import streaming
+
+        a_shard = 16_000
+        if not (folder / "index.json").exists():
+            with streaming.MDSWriter(out=str(folder), columns={"tokens": f"ndarray:uint16:{START_LENGTH}"}) as writer:
+                for _ in range(a_shard):
+                    writer.write({"tokens": np.zeros(START_LENGTH, np.uint16)})
+            index = json.loads((folder / "index.json").read_text())
+            (shard,) = index["shards"]
+            index["shards"] = []
+            for number in range(n // a_shard):
+                raw = {**shard["raw_data"], "basename": f"shard.{number:05d}.mds"}
+                index["shards"].append({**shard, "raw_data": raw})
+                if number:
+                    os.link(folder / shard["raw_data"]["basename"], folder / raw["basename"])
+            (folder / "index.json").write_text(json.dumps(index))
+    if fresh:  # what it took to write the files must not count
+        return
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = time.perf_counter()
+    if name == "gpt-dataset":
+        next(megatron_batches(folder / "tokens", folder / "cache", START_LENGTH, 8))
+    else:
+        data = streaming.StreamingDataset(local=str(folder), shuffle=True, batch_size=8)
+        next(iter(torch.utils.data.DataLoader(data, batch_size=8)))
+    ms = (time.perf_counter() - began) * 1000
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
+    print(json.dumps({"ms": ms, "mb": grown}), flush=True)
+    os._exit(0)
 
 
 # ---- pacing, plans ------------------------------------------------------------------------------------------
