@@ -62,6 +62,11 @@ class ConsoleReporter:
         self._thread = threading.Thread(target=target, args=(label, counters), daemon=True)
         self._thread.start()
 
+    def compiling(self, unit: Unit) -> None:
+        """Say what the first run on a machine waits for."""
+        label = " + ".join(node.name for node in unit.nodes)
+        self._console.print(f"  {label}: waiting for its kernels to be compiled, once on a machine", highlight=False)
+
     def _live(self, label: str, counters: Counters) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[line]}"))
         with Progress(*columns, console=self._console, transient=True) as progress:

@@ -7,7 +7,7 @@ import fcntl
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -34,6 +34,9 @@ class Reporter(Protocol):
 
     def begin(self, unit: Unit, counters: Counters) -> None:
         """A unit starts; `counters` move while it runs."""
+
+    def compiling(self, unit: Unit) -> None:
+        """A unit waits for its kernels, which are compiled once on a machine; `begin` follows."""
 
     def end(self, unit: Unit, artifact: Artifact, seconds: float, fresh: bool) -> None:
         """A unit's artifact is there; `fresh` is False if it was already."""
@@ -113,7 +116,7 @@ def _run(plan: Plan, reporter: Reporter, only: str | None, master: str | None) -
                 warming.start()
                 spark = runtime.session(f"gristmill {plan.pipeline.name}", master, plan.pipeline.spark)
             if warming is not None and not isinstance(unit.nodes[0].stage, SourceStage):
-                warming.finish()
+                warming.finish(unit, reporter.compiling)
             started = time.monotonic()
             counters = Counters(unit.name)
             reporter.begin(unit, counters)
@@ -128,8 +131,12 @@ def _run(plan: Plan, reporter: Reporter, only: str | None, master: str | None) -
     return result
 
 
+PATIENCE_SECONDS = 2.0
+"""A wait for kernels that is longer is worth a word."""
+
+
 class Warming(threading.Thread):
-    """Compiles the kernels of every unit that has work to do, here, while Spark starts and raw input is read.
+    """Compiles the kernels of every unit that has work to do, here, while Spark starts and earlier units run.
 
     Without it each Python worker of a machine would compile the same kernels at the same time.
     """
@@ -137,27 +144,37 @@ class Warming(threading.Thread):
     def __init__(self, plan: Plan) -> None:
         super().__init__(daemon=True)
         self._plan = plan
+        self._compiled = {unit.name: threading.Event() for unit in plan.units}
         self._mistake: ConfigError | None = None
 
     def run(self) -> None:
         """Warm the stages. One that fails on its sample fails again, with its place, where it is run."""
         for unit in self._plan.units:
-            if self._plan.done(unit) is not None:
-                continue
-            schema = unit.input_schema
-            for node in unit.nodes:
-                try:
-                    node.stage.warm(schema)
-                except ConfigError as error:
-                    self._mistake = self._mistake or ConfigError(f"{node.name}: {error}")
-                except Exception:
-                    logging.getLogger(__name__).debug("%s: not warmed", node.name, exc_info=True)
-                if isinstance(node.stage, BatchStage):
-                    schema = output_schema(schema, node.stage)
+            if self._plan.done(unit) is None:
+                self._warm(unit)
+            self._compiled[unit.name].set()
 
-    def finish(self) -> None:
-        """Wait until all is compiled. Raises: ConfigError: a stage found a mistake in its configuration."""
-        self.join()
+    def _warm(self, unit: Unit) -> None:
+        schema = unit.input_schema
+        for node in unit.nodes:
+            try:
+                node.stage.warm(schema)
+            except ConfigError as error:
+                self._mistake = self._mistake or ConfigError(f"{node.name}: {error}")
+            except Exception:
+                logging.getLogger(__name__).debug("%s: not warmed", node.name, exc_info=True)
+            if isinstance(node.stage, BatchStage):
+                schema = output_schema(schema, node.stage)
+
+    def finish(self, unit: Unit, tell: Callable[[Unit], None]) -> None:
+        """Wait until this unit's kernels are compiled; `tell` it if that takes a while.
+
+        Raises:
+            ConfigError: a stage found a mistake in its configuration, this unit's or one so far.
+        """
+        if not self._compiled[unit.name].wait(PATIENCE_SECONDS):
+            tell(unit)
+            self._compiled[unit.name].wait()
         if self._mistake is not None:
             raise self._mistake
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyspark
+import pytest
 
+from gristmill.pipelines import config, run
+from gristmill.pipelines.plan import Unit, plan
 from gristmill.stages import runtime
+from gristmill.stages.errors import ConfigError
 from gristmill.stages.worker_daemon import installed_first
 
 
@@ -38,3 +43,41 @@ def test_a_killed_worker_is_tried_again_by_default(spark: Any) -> None:
     assert runtime._n_local(runtime.LOCAL_MASTER) == os.cpu_count()
     scheduler = spark._jvm.org.apache.spark.SparkMasterRegex.LOCAL_N_FAILURES_REGEX()
     assert scheduler.findFirstMatchIn(runtime.LOCAL_MASTER).get().group(2) == "2"
+
+
+def test_a_unit_waits_for_its_own_kernels_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go, told = threading.Event(), []
+    (tmp_path / "a.txt").write_text("text")
+    stages = {"docs": {"stage": "ingest", "path": str(tmp_path / "a.txt")}, "exact_dedup": {"inputs": "docs"}}
+    planned = plan(config.build({"name": "t", "output": str(tmp_path / "out"), "stages": stages}))
+    monkeypatch.setattr(type(planned.units[1].nodes[0].stage), "warm", lambda *_: go.wait(30))
+    monkeypatch.setattr(run, "PATIENCE_SECONDS", 0.01)
+
+    def tell(unit: Unit) -> None:
+        told.append(unit.name)
+        go.set()
+
+    warming = run.Warming(planned)
+    warming.start()
+    warming._compiled["docs"].wait(30)
+    warming.finish(planned.units[0], tell)
+    assert not told
+    warming.finish(planned.units[1], tell)
+    assert told == ["exact_dedup"]
+
+
+def test_a_mistake_found_while_warming_is_told_at_the_next_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    stages = {"docs": {"stage": "ingest", "path": str(tmp_path / "a.txt")}, "exact_dedup": {"inputs": "docs"}}
+    planned = plan(config.build({"name": "t", "output": str(tmp_path / "out"), "stages": stages}))
+
+    def mistake(*_: Any) -> None:
+        raise ConfigError("no such model")
+
+    monkeypatch.setattr(type(planned.units[0].nodes[0].stage), "warm", mistake)
+    warming = run.Warming(planned)
+    warming.start()
+    with pytest.raises(ConfigError, match="docs: no such model"):
+        warming.finish(planned.units[1], print)
