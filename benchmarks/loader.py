@@ -173,13 +173,13 @@ def _pull(iterator: Iterator[Any], seconds: float) -> Speed:
     return n / (now - began), n / max(1e-9, time.process_time() - cpu)
 
 
-PREFETCH = 8
+PREFETCH = 16
 OURS: dict[str, dict[str, Any]] = {
     "gristmill, 1 thread, int32 (ids, labels, positions, bounds)": {"prefetch": 0},
     "the same, int64": {"prefetch": 0, "dtype": np.int64},
-    "gristmill, prefetch 8 in 1 thread, int32": {"prefetch": PREFETCH, "threads": 1},
-    "gristmill, prefetch 8 in 2 threads, int32": {"prefetch": PREFETCH, "threads": 2},
-    "gristmill, prefetch 8 in 2 threads, int64": {"prefetch": PREFETCH, "threads": 2, "dtype": np.int64},
+    "gristmill, prefetch 16 in 1 thread, int32": {"prefetch": PREFETCH, "threads": 1},
+    "gristmill, prefetch 16 in 2 threads, int32": {"prefetch": PREFETCH, "threads": 2},
+    "gristmill, prefetch 16 in 2 threads, int64": {"prefetch": PREFETCH, "threads": 2, "dtype": np.int64},
 }
 
 

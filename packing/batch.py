@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,32 +94,48 @@ class Filler:
 
     def fill(self, chunk: Chunk, number: int = 0, divisor: int = 1) -> Batch:
         """Return batch `number` of `chunk`; `divisor` cuts every row into that many."""
+        return self.fill_several(chunk, number, [divisor])[0]
+
+    def fill_several(self, chunk: Chunk, first: int, divisors: Sequence[int]) -> list[Batch]:
+        """Return batches `first`, `first + 1`, .. of `chunk`, one for each of `divisors`, which cut their rows.
+
+        Their arrays are parts of one, so that Python's share, and what changes of threads cost, is paid once for all.
+        """
         n, s = chunk.rows, self._plan.sequence_length
-        low, high = number * n, (number + 1) * n
-        block = self._pool.take((3, n, s), self._dtype)
+        last = first + len(divisors)
+        low, high = first * n, last * n
+        block = self._pool.take((3, high - low, s), self._dtype)
         ids, labels, positions = block
-        space = self._space(n, s + 1)
+        space = self._space(high - low, s + 1)
         if self._plan.pack == "concat":
-            if chunk.whole[number] and self._read_whole(space, chunk, low, high):
+            if all(chunk.whole[first:last]) and self._read_whole(space, chunk, low, high):
                 holes = []
             else:
                 holes = self._read_windows(space, chunk, low, high)
-            block[:2] = space.shifted
+            block[:2] = space.shifted[:, : high - low]
         else:
             holes = self._read_pieces(space.raw[0], ids, labels, chunk, low, high)
         for row, start, stop in holes:
             labels[row, start:stop] = IGNORE
         if self._tombstones is not None:
             self._withdraw(self._tombstones, ids, labels, chunk, low, high)
+        # In two bytes where these suffice: half of the memory traffic or less, and in the end one widening.
+        begins = slice(chunk.begin_bounds[first], chunk.begin_bounds[last])
+        places = chunk.begins_X[begins].repeat(chunk.sizes_X[begins]).reshape(high - low, s)
+        np.subtract(self._ramp, places, out=positions)
+        return [
+            self._batch(chunk, first + i, block[:, i * n : (i + 1) * n], divisor) for i, divisor in enumerate(divisors)
+        ]
+
+    def _batch(self, chunk: Chunk, number: int, block: npt.NDArray[Any], divisor: int) -> Batch:
+        """Return batch `number` of `chunk`, whose ids, labels and positions are in `block`."""
+        ids, labels, positions = block
+        n, s = ids.shape
         bounds = chunk.bounds[number]
         if not self._options.boundary_targets:
             labels.reshape(-1)[bounds[1:-1] - 1] = IGNORE
-        # In two bytes where these suffice: half of the memory traffic or less, and in the end one widening.
-        begins = slice(chunk.begin_bounds[number], chunk.begin_bounds[number + 1])
-        places = chunk.begins_X[begins].repeat(chunk.sizes_X[begins]).reshape(n, s)
-        np.subtract(self._ramp, places, out=positions)
         shape = (n * divisor, s // divisor)
-        samples = chunk.samples[low:high]
+        samples = chunk.samples[number * n : (number + 1) * n]
         batch: Batch = {
             "input_ids": ids if divisor == 1 else ids.reshape(shape),
             "labels": labels if divisor == 1 else labels.reshape(shape),
@@ -135,7 +151,7 @@ class Filler:
         return batch
 
     def _read_whole(self, space: Space, chunk: Chunk, low: int, high: int) -> bool:
-        """Read the rows of a batch at once, each a window of S + 1 tokens of one shard; False if that cannot be."""
+        """Read rows [low, high) at once, each a window of S + 1 tokens of one shard; False if that cannot be."""
         pieces = slice(chunk.piece_bounds[low], chunk.piece_bounds[high])
         numbers, offsets = chunk.shards_P[pieces], chunk.offsets_P[pieces]
         fds = space.fds[numbers]
@@ -224,13 +240,13 @@ class Filler:
 
     def _space(self, n: int, width: int) -> Space:
         space: Space | None = getattr(self._local, "space", None)
-        if space is None or space.raw.shape != (n, width):
+        if space is None or len(space.raw) < n:
             space = self._local.space = Space(n, width, self._stored, int(self._plan.shard_bounds[-1]))
         return space
 
 
 class Space:
-    """What one thread works in: room for the stored tokens of a batch, and the shards that it reads from."""
+    """What one thread works in: room for the stored tokens of some batches, and the shards that it reads from."""
 
     def __init__(self, n: int, width: int, stored: Any, n_shards: int) -> None:
         self.raw = np.empty((n, width), stored)

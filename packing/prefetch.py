@@ -22,35 +22,39 @@ class Waiting:
 
 
 class Prefetcher:
-    """Runs `make(step)` for step = first, first + 1, .. in `threads` threads, at most `depth` ahead.
+    """Runs `make(step, n)`, for n steps at a time from `first` on, in `threads` threads, at most `depth` steps ahead.
 
-    What `make` raises, unless it is a `PackingError`, counts as a crash of the worker: the step is computed again,
-    `tries` times in all; then the consumer gets a `WorkerError` in its turn: every earlier batch still arrives.
+    If `make` raises at several steps, they are made one by one. What it raises at one, unless it is a `PackingError`,
+    counts as a crash of the worker: the step is computed again, `tries` times in all; then the consumer gets a
+    `WorkerError` in its turn: every earlier batch still arrives.
     """
 
     def __init__(
         self,
-        make: Callable[[int], Any],
+        make: Callable[[int, int], list[Any]],
         first: int,
         last: int | None,
         *,
         depth: int,
         threads: int,
         tries: int = 3,
+        at_once: int = 1,
         stage_of: Callable[[int], str] | None = None,
         then: Callable[[int], None] | None = None,
     ) -> None:
-        """Start the threads; `last` is one past the final step, None for endless.
+        """Start the threads; `last` is one past the final step, None for endless; `at_once` bounds n.
 
         `then(step)` is called when a step is ready for the consumer, for work that can be done in advance; what it
         raises is dropped.
         """
         self._make = make
+        self._first = first
         self._next_to_make = first
         self._next_to_take = first
         self._last = last
         self._depth = depth
         self._tries = tries
+        self._at_once = max(1, at_once)
         self._then = then
         self._stage_of = stage_of or (lambda step: "filling")
         self._done: dict[int, tuple[Any, BaseException | None]] = {}
@@ -141,29 +145,44 @@ class Prefetcher:
                     self._room.wait()
                     self._idle -= 1
                 first = self._next_to_make
-                last = first + self._span if self._last is None else min(first + self._span, self._last)
+                # The consumer is waiting for the first one: it is not made to wait for more.
+                last = first + (self._span if first != self._first else 1)
+                last = last if self._last is None else min(last, self._last)
                 if self._stop or first >= last:
                     return
                 self._next_to_make = last
-            for step in range(first, last):
+            for begin in range(first, last, self._at_once):
                 if self._stopped():
                     return
-                self._working[step] = time.monotonic()
-                result = self._attempt(step)
-                with self._lock:
-                    del self._working[step]
-                    self._done[step] = result
-                    if step == self._next_to_take:
-                        self._ready.notify()
-                del result
-                if self._then is not None:
-                    with contextlib.suppress(Exception):
-                        self._then(step)
+                self._prepare(begin, min(begin + self._at_once, last))
+
+    def _prepare(self, first: int, last: int) -> None:
+        """Make steps [first, last) and put them where the consumer finds them."""
+        self._working.update(dict.fromkeys(range(first, last), time.monotonic()))
+        several = self._try_at_once(first, last - first) if last - first > 1 else []
+        for step in range(first, last):
+            result = (several[step - first], None) if several else self._attempt(step)
+            with self._lock:
+                del self._working[step]
+                self._done[step] = result
+                if step == self._next_to_take:
+                    self._ready.notify()
+            del result
+            if self._then is not None:
+                with contextlib.suppress(Exception):
+                    self._then(step)
+
+    def _try_at_once(self, first: int, n: int) -> list[Any]:
+        """Return what is made of `n` steps, or nothing if that fails: then each fails, or does not, in its turn."""
+        try:
+            return self._make(first, n)
+        except BaseException:
+            return []
 
     def _attempt(self, step: int) -> tuple[Any, BaseException | None]:
         for left in reversed(range(self._tries)):
             try:
-                return self._make(step), None
+                return self._make(step, 1)[0], None
             except PackingError as error:
                 return None, error
             except BaseException as error:  # whatever ends it: the consumer must not wait for ever

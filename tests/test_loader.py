@@ -278,11 +278,11 @@ def test_a_crashed_worker_is_started_again_without_a_visible_change(
     loader = Loader(corpus[0], sequence_length=S, batch_size=1, prefetch=4, threads=3)
     real, failed = loader._make, set()
 
-    def flaky(made: int) -> Any:
+    def flaky(made: int, n: int) -> Any:
         if made % 3 == 0 and made not in failed:
             failed.add(made)
             raise RuntimeError("lost")
-        return real(made)
+        return real(made, n)
 
     monkeypatch.setattr(loader, "_make", flaky)
     assert rows(loader) == reference

@@ -35,11 +35,11 @@ def test_restarts_are_reported_once_each(root: Path, monkeypatch: pytest.MonkeyP
     loader = Loader(root, sequence_length=16, batch_size=4, prefetch=2, on_step=seen.append)
     real, failed = loader._make, set()
 
-    def flaky(made: int) -> Any:
+    def flaky(made: int, n: int) -> Any:
         if made in (3, 5) and made not in failed:
             failed.add(made)
             raise RuntimeError("lost")
-        return real(made)
+        return real(made, n)
 
     monkeypatch.setattr(loader, "_make", flaky)
     for _ in loader:

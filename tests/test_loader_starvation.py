@@ -71,11 +71,11 @@ def test_a_read_that_hangs_is_named_with_shard_offset_and_time(root: Path, monke
     one, gate = loader(root, threads=1), Gate()
     real = one._make
 
-    def hang(made: int) -> Any:
+    def hang(made: int, n: int) -> Any:
         if made == 3:
             one._chunk(-1)
             gate.wait()
-        return real(made)
+        return real(made, n)
 
     monkeypatch.setattr(one, "_make", hang)
     place = one.plan.place_of(int(one.samples_of(np.array([12]))[0]))
@@ -147,10 +147,10 @@ def test_starvation_is_reported_again_and_again_where_that_is_wanted(
     one = loader(root, on_starved=report, timeout=0.02)
     real = one._make
 
-    def hang(made: int) -> Any:
+    def hang(made: int, n: int) -> Any:
         if made == 2:
             gate.wait()
-        return real(made)
+        return real(made, n)
 
     monkeypatch.setattr(one, "_make", hang)
     samples = [t for batch in one for t in batch["samples"].tolist() if t >= 0]
@@ -181,12 +181,12 @@ def test_a_worker_that_crashes_is_started_again_without_a_change_of_order(
     one = loader(root, prefetch=4, threads=3, timeout=None)
     real, failed = one._make, set()
 
-    def flaky(made: int) -> Any:
+    def flaky(made: int, n: int) -> Any:
         for trial in (0, 1):
             if made % 5 == trial and (made, trial) not in failed:
                 failed.add((made, trial))
                 raise crash("lost")
-        return real(made)
+        return real(made, n)
 
     monkeypatch.setattr(one, "_make", flaky)
     assert [(b["samples"].tolist(), b["input_ids"].tolist()) for b in one] == want
@@ -200,11 +200,11 @@ def test_a_step_that_always_crashes_is_an_error_after_the_stated_tries(
     one = loader(root, prefetch=4, threads=2, tries=tries, timeout=None)
     real, calls = one._make, []
 
-    def broken(made: int) -> Any:
+    def broken(made: int, n: int) -> Any:
         if made == 6:
             calls.append(made)
             raise RuntimeError("lost")
-        return real(made)
+        return real(made, n)
 
     monkeypatch.setattr(one, "_make", broken)
     for step in range(6):
