@@ -144,7 +144,10 @@ def main() -> None:
             str(target / "work"),
             str(given.cores),
         ]
-        got = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()[-1])
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            raise SystemExit(f"the peer's chain failed:\n{ran.stderr[-2000:]}")
+        got = json.loads(ran.stdout.splitlines()[-1])
         peer_seconds = sum(got["seconds"].values())
         ours = sum(d.seconds for d in result.units if any(n.name in CHAIN for n in d.unit.nodes))
         our_rate, peer_rate = n_bytes / 1e6 / ours, sample_bytes / 1e6 / peer_seconds
