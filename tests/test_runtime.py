@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -37,6 +38,23 @@ def test_workers_have_it_all_imported_before_their_first_task(spark: Any) -> Non
 
     found = spark.sparkContext.parallelize(range(2), 2).mapPartitions(look).collect()
     assert found == [(True, pyspark.__file__)] * 2
+
+
+def test_the_collector_of_a_worker_leaves_what_was_there_before_its_task_alone(spark: Any) -> None:
+    def look(rows: Iterator[int]) -> Iterator[tuple[int, int]]:
+        list(rows)
+        yield gc.get_freeze_count(), len(gc.get_objects())
+
+    for frozen, tracked in spark.sparkContext.parallelize(range(6), 6).mapPartitions(look).collect():
+        assert frozen > 20_000 > tracked
+
+
+def test_worker_sockets_are_where_they_go_with_this_process(spark: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = Path(spark.conf.get("spark.python.unix.domain.socket.dir"))
+    assert any(path.suffix == ".sock" for path in directory.iterdir())
+    assert directory.stat().st_mode & 0o077 == 0
+    monkeypatch.setattr(runtime, "MAX_SOCKET_PATH", 40)
+    assert runtime._socket_settings.__wrapped__() == {}
 
 
 def test_a_killed_worker_is_tried_again_by_default(spark: Any) -> None:
