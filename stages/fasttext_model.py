@@ -405,6 +405,7 @@ def _read_pruning(reader: _Reader, header: dict[str, int]) -> tuple[int, Any, An
     return PRUNED, keys.astype(np.int64), values
 
 
+@np.errstate(invalid="ignore", over="ignore")  # damaged numbers are refused below, with their place
 def _read(path: Path, data: bytes | memoryview) -> FastTextModel:
     reader = _Reader(path, data)
     header = _read_header(reader)

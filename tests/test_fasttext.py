@@ -201,6 +201,13 @@ def test_a_damaged_file_is_read_or_refused_but_never_crashes(name: str, at: int,
     predict(model, ["hello the world", "中文 " * 50], 3)
 
 
+def test_a_signalling_nan_is_refused_in_words() -> None:
+    raw = bytearray(tiny("hs").to_bytes())
+    raw[568] = 0x7F
+    with pytest.raises(ConfigError, match="not finite numbers"):
+        _read(Path("damaged.bin"), bytes(raw))
+
+
 def test_errors_say_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="nowhere.bin: cannot be read"):
         read_model(tmp_path / "nowhere.bin")
