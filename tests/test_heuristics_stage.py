@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from gristmill.stages.errors import ConfigError
-from gristmill.stages.heuristics import PRESET_NAMES, Heuristics, preset
+from gristmill.stages.heuristics import PRESET_NAMES, Heuristics, preset, presets
 from gristmill.stages.heuristics.signals import SIGNALS, markdown
 from gristmill.stages.kernels import heuristics_layout as layout
 
@@ -134,5 +134,7 @@ def test_preset_groups_are_in_source_order():
     assert preset("fineweb").groups() == ("empty", "gopher_repetition", "gopher_quality", "c4", "fineweb_quality")
 
 
-def test_the_documented_table_is_the_code():
-    assert (Path(__file__).parents[1] / "docs" / "signals.md").read_text("utf-8") == markdown()
+def test_the_documented_tables_are_the_code():
+    docs = Path(__file__).parents[1] / "docs"
+    assert (docs / "signals.md").read_text("utf-8") == markdown()
+    assert (docs / "presets.md").read_text("utf-8") == presets.markdown()

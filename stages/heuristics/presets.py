@@ -404,3 +404,26 @@ def preset(name: str) -> Preset:
         known = ", ".join(PRESET_NAMES)
         raise ConfigError(f"heuristics.preset: unknown preset {name!r}.{nearest(name, PRESET_NAMES)} Known: {known}")
     return _PRESETS[name]()
+
+
+def markdown() -> str:
+    """Return ``docs/presets.md``: every rule of every preset, as it is."""
+    out = [
+        "# Rules of the presets",
+        "",
+        "Made by `python -m gristmill.stages.heuristics.presets`. The first rule that rejects names the reason. What",
+        "differs from the sources is in [heuristics.md](heuristics.md).",
+    ]
+    for name in PRESET_NAMES:
+        this = preset(name)
+        out += ["", f"## `{name}`", "", f"{this.summary[0].upper()}{this.summary[1:]}. Words: {this.words}.", ""]
+        out += ["| filter | reason | rejects | other thresholds |", "|---|---|---|---|"]
+        for rule in this.rules:
+            other = ", ".join(f"{key} {'off' if v is None else f'{v:g}'}" for key, v in rule.languages.items())
+            limit = "off" if rule.threshold is None else f"{rule.threshold:,g}"
+            out.append(f"| {rule.group} | `{rule.reason}` | `{rule.signal}` {rule.op} {limit} | {other} |")
+    return "\n".join(out) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")  # noqa: T201
