@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -272,3 +273,21 @@ def test_choose_bands_agrees_with_datasketch(threshold):
         return np.where(x < threshold, p, 1 - p).mean() / 2
 
     assert cost(*ours) <= cost(*theirs) + 1e-6
+
+
+@pytest.mark.parametrize("lower", [minhash.lower_minima_by_halves, minhash.lower_minima_widely])
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 200])
+def test_both_ways_to_the_minima_are_the_specification(lower: Any, count: int) -> None:
+    rng = np.random.default_rng(count)
+    room = (count + minhash.STEP - 1) // minhash.STEP * minhash.STEP
+    shingles = rng.integers(0, 2**64, room, dtype=np.uint64)
+    shingles[0] = 2**64 - 1
+    a, b = minhash.permutations(20)
+    before = rng.integers(0, 2**64, 20, dtype=np.uint64)
+    minima = before.copy()
+    wanted = [
+        min([int(old) >> 32, *((int(p) * int(x) + int(q)) % 2**64 >> 32 for x in shingles[:count])])
+        for p, q, old in zip(a, b, before, strict=True)
+    ]
+    lower(shingles, count, a, b, minima)
+    assert (minima >> np.uint64(32)).tolist() == wanted

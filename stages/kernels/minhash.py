@@ -8,8 +8,9 @@ Signature (Broder 1997; multiply-shift of Dietzfelbinger et al. 1997), with x ov
 contract: the CUDA kernel and any other implementation must be equal bit for bit.
 
 The permutation loop is outside and the shingle loop inside over a block of at most 2,048 hashes, in vectors: about
-14 ns a shingle at K = 112 with AVX-512 (22 ns where LLVM chooses their width), the throughput of the multiplication. A
-document of no unit has a signature of 2^32 - 1 everywhere and `n_units` 0: it must not be banded.
+14 ns a shingle at K = 112 with AVX-512 (22 ns where LLVM chooses their width) and 28 ns with AVX2 on Zen 2, the
+throughput of the multiplication. A document of no unit has a signature of 2^32 - 1 everywhere and `n_units` 0: it must
+not be banded.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 LANES, STEP = 8, 32
 """Numbers in a vector, and in four of them: one round of the inner loop. `BLOCK` is a multiple of the latter."""
 EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
+HALF = np.uint64(32)
 BAND_SEED = np.uint64(0xA4093822299F31D0)
 BAND_FACTOR = np.uint64(0xD1342543DE82EF9B)
 
@@ -108,20 +110,33 @@ def _least(typing_context: Any, shingles_M: Any, count: Any, a: Any, b: Any, lea
 
 
 @njit(nogil=True, cache=True)
-def lower_minima_plainly(shingles_M: Any, count: int, a_K: Any, b_K: Any, minima_K: Any) -> None:
-    """Lower ``minima_K`` (uint64, not yet shifted) by ``shingles_M[:count]``."""
+def lower_minima_by_halves(shingles_M: Any, count: int, a_K: Any, b_K: Any, minima_K: Any) -> None:
+    """Lower ``minima_K`` (uint64, not yet shifted; only the upper halves are kept) by ``shingles_M[:count]``.
+
+    Of a product of 64 bits the upper half is asked for: one product of 32 bits by 32 that is kept whole, and two of
+    which the lower halves are. Processors of 256-bit vectors multiply 32 bits, not 64: 28 ns in place of 40 on Zen 2.
+    """
+    low_M = np.empty(count, np.uint32)
+    high_M = np.empty(count, np.uint32)
+    for i in range(count):
+        low_M[i] = np.uint32(shingles_M[i])
+        high_M[i] = np.uint32(shingles_M[i] >> HALF)
     for k in range(a_K.shape[0]):
-        a = a_K[k]
+        a_low = np.uint32(a_K[k])
+        a_high = np.uint32(a_K[k] >> HALF)
+        a_wide = np.uint64(a_low)
         b = b_K[k]
-        least = minima_K[k]
+        least = np.uint32(minima_K[k] >> HALF)
         for i in range(count):
-            least = min(least, a * shingles_M[i] + b)
-        minima_K[k] = least
+            whole = a_wide * np.uint64(low_M[i]) + b
+            crossed = np.uint32(a_high * low_M[i]) + np.uint32(a_low * high_M[i])
+            least = min(least, np.uint32(np.uint32(whole >> HALF) + np.uint32(crossed)))
+        minima_K[k] = np.uint64(least) << HALF
 
 
 @njit(nogil=True, cache=True)
 def lower_minima_widely(shingles_M: Any, count: int, a_K: Any, b_K: Any, minima_K: Any) -> None:
-    """Do the same in vectors of 512 bits. Fills ``shingles_M`` up to the next multiple of `STEP`; needs that room."""
+    """Do the same in vectors of 512 bits, and keep all bits. Fills ``shingles_M`` up to a multiple of `STEP`."""
     whole = (count + STEP - 1) // STEP * STEP
     for i in range(count, whole):
         shingles_M[i] = shingles_M[0]
@@ -130,8 +145,8 @@ def lower_minima_widely(shingles_M: Any, count: int, a_K: Any, b_K: Any, minima_
 
 
 HAS_WIDE_PRODUCT = bool(get_host_cpu_features().get("avx512dq"))
-"""Whether the processor multiplies eight 64-bit numbers at a time; elsewhere the plain loop is as fast."""
-lower_minima = lower_minima_widely if HAS_WIDE_PRODUCT else lower_minima_plainly
+"""Whether the processor multiplies eight 64-bit numbers at a time; elsewhere halves are faster."""
+lower_minima = lower_minima_widely if HAS_WIDE_PRODUCT else lower_minima_by_halves
 
 
 @njit(nogil=True, cache=True)
