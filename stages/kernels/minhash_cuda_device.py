@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import cuda, int32, int64, uint64
+from numba import cuda, int32, int64, uint32, uint64
 
 from gristmill.stages.kernels.shingles import (
     DIGIT,
@@ -28,8 +28,9 @@ THREADS = 128
 """Threads a block; a power of two."""
 MAX_PERMUTATIONS = 1024
 CAPACITY = 2 * THREADS + MAX_N
-U27, U30, U31, U32 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(32)
-EMPTY = np.uint64(0xFFFFFFFFFFFFFFFF)
+U27, U30, U31 = np.uint64(27), np.uint64(30), np.uint64(31)
+EMPTY = np.uint32(0xFFFFFFFF)
+LOW = np.uint64(0xFFFFFFFF)
 
 
 @cuda.jit(device=True)
@@ -108,8 +109,8 @@ def kernel(
 ) -> None:
     """Write signatures and unit counts; block b does documents b, b + grid, ..."""
     units_M = cuda.shared.array(CAPACITY, uint64)
-    shingles_M = cuda.shared.array(CAPACITY, uint64)
-    minima_K = cuda.shared.array(MAX_PERMUTATIONS, uint64)
+    shingles_M = cuda.shared.array(CAPACITY, uint32)
+    minima_K = cuda.shared.array(MAX_PERMUTATIONS, uint32)
     scan_T = cuda.shared.array(THREADS, int32)
     t = cuda.threadIdx.x
     n_permutations = a_K.shape[0]
@@ -149,15 +150,15 @@ def kernel(
                     x = units_M[i]
                     for j in range(1, n):
                         x = x * SHINGLE_FACTOR + units_M[i + j]
-                    shingles_M[i] = mix64(x)
+                    shingles_M[i] = uint32(mix64(x) & LOW)
                 cuda.syncthreads()
                 for k in range(t, n_permutations, THREADS):
                     a = a_K[k]
                     b = b_K[k]
                     least = minima_K[k]
                     for i in range(count):
-                        x = a * shingles_M[i] + b
-                        least = x if x < least else least
+                        low = uint32((a * uint64(shingles_M[i]) + b) & LOW)
+                        least = low if low < least else least
                     minima_K[k] = least
                 x = units_M[have - n + 1 + t] if t < n - 1 else uint64(0)
                 cuda.syncthreads()
@@ -173,9 +174,9 @@ def kernel(
                 x = x * SHINGLE_FACTOR + units_M[i]
             x = mix64(x)
             for k in range(t, n_permutations, THREADS):
-                minima_K[k] = a_K[k] * x + b_K[k]
+                minima_K[k] = uint32((a_K[k] * x + b_K[k]) & LOW)
         for k in range(t, n_permutations, THREADS):
-            signatures_DK[d, k] = minima_K[k] >> U32
+            signatures_DK[d, k] = minima_K[k]
         if t == 0:
             n_units_D[d] = total
         cuda.syncthreads()
