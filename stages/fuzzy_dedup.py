@@ -58,6 +58,7 @@ class FuzzyDedup(KeepsBest):
     """Keep one document of each group of near-duplicates."""
 
     name: ClassVar[str] = "fuzzy_dedup"
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "remove near-duplicates: MinHash-LSH, verified by exact shingle Jaccard"
 
     threshold: float = Field(

@@ -37,7 +37,7 @@ from gristmill.stages.errors import ConfigError
 from gristmill.stages.kernels.views import text_view
 
 FORMAT = "gristmill-dedup-index"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ROW_SPACE = 55
 """Bits of a row number in the node number of an indexed document; the number of the index is above them."""
 
