@@ -139,8 +139,14 @@ def _socket_settings() -> dict[str, str]:
     ):
         return {}
     directory = tempfile.mkdtemp(prefix="gristmill-", dir=base)
-    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    atexit.register(_remove_sockets, directory, os.getpid())
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": directory}
+
+
+def _remove_sockets(directory: str, owner: int) -> None:
+    """Remove the directory, unless this is a fork of the process that made it."""
+    if os.getpid() == owner:
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 def _java_options(n_cores: int) -> str:

@@ -53,6 +53,8 @@ def test_worker_sockets_are_where_they_go_with_this_process(spark: Any, monkeypa
     directory = Path(spark.conf.get("spark.python.unix.domain.socket.dir"))
     assert any(path.suffix == ".sock" for path in directory.iterdir())
     assert directory.stat().st_mode & 0o077 == 0
+    runtime._remove_sockets(str(directory), os.getpid() + 1)  # as a fork that ends
+    assert directory.is_dir()
     monkeypatch.setattr(runtime, "MAX_SOCKET_PATH", 40)
     assert runtime._socket_settings.__wrapped__() == {}
 
